@@ -14,6 +14,8 @@ import (
 // be read back; a field that must not be negative says so in its own validation.
 //
 // +kubebuilder:validation:Type=number
+// +kubebuilder:validation:MultipleOf=0.000001
+// +kubebuilder:validation:Maximum=1000000000
 type Dollars struct{ micros int64 }
 
 // Parse reads a decimal number of dollars per hour such as "0.5", "12" or "0.123456".
