@@ -1,0 +1,31 @@
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+CONTROLLER_GEN := go run sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0
+
+.PHONY: help
+help: ## List the targets.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##### Build
+
+.PHONY: build
+build: ## Build the commands into bin/.
+	go build -o bin/ ./cmd/...
+
+.PHONY: generate
+generate: ## Write deep copies and CRDs from the API types.
+	$(CONTROLLER_GEN) object paths=./api/...
+	$(CONTROLLER_GEN) crd:allowDangerousTypes=false paths=./api/... output:crd:artifacts:config=config/crd
+
+.PHONY: controlplane
+controlplane: ## Build the local Kubernetes once (some minutes) and print its folder.
+	@hack/controlplane.sh
+
+##### Check
+
+# test and lint go here.
+
+##### Run
+
+# demo goes here.
