@@ -1,0 +1,49 @@
+// Package rest remembers what failed and leaves it alone for a time that grows each time it fails again (the blacklist
+// with time-to-live). It is pure bookkeeping: no client, no clock of its own.
+package rest
+
+import (
+	"time"
+
+	"github.com/munhq/gpuscale/pkg/provider"
+)
+
+// Scope is the kind of thing that rests.
+type Scope string
+
+// The scopes, one per culprit.
+const (
+	ScopeOffer    Scope = "offer"
+	ScopeWorkload Scope = "workload"
+	ScopePool     Scope = "pool"
+	ScopeProvider Scope = "provider"
+)
+
+// Key names what rests: an offer's stable scope at a provider, a workload in its present form, a pool, or a provider's
+// account.
+type Key struct {
+	Scope    Scope
+	Provider provider.Name
+	// Value is the provider.RestKey, the workload's key and form, the pool's name or the account's fingerprint.
+	Value string
+}
+
+// Rest is one entry.
+type Rest struct {
+	Key    Key
+	Until  time.Time
+	Since  time.Time
+	Fails  int
+	Reason string
+	// Message is the failure in words, for the pod or the pool.
+	Message string
+}
+
+// View is a read-only picture of what rests at one moment.
+type View map[Key]Rest
+
+// Active returns the entry of k if it rests at now.
+func (v View) Active(k Key, now time.Time) (Rest, bool) {
+	r, ok := v[k]
+	return r, ok && now.Before(r.Until)
+}
