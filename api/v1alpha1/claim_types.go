@@ -192,13 +192,25 @@ type Attempt struct {
 	Price   money.Dollars `json:"price"`
 	// WrittenAt is when the intent was recorded.
 	WrittenAt metav1.MicroTime `json:"writtenAt"`
-	// Unclear: the request may have taken effect; look the token up before asking again.
+	// Outcome is Open until it is known whether the provider rented anything for the token.
+	// +kubebuilder:validation:Enum=Open;Refused;Created
+	// +kubebuilder:default=Open
+	Outcome AttemptOutcome `json:"outcome"`
+	// AbsentAt is when the token was first looked up and not found, late enough for the request to be dead.
 	// +optional
-	Unclear bool `json:"unclear,omitempty"`
-	// LookedUpAt is when the token was last not found, once enough time had passed for the request to be dead.
-	// +optional
-	LookedUpAt *metav1.MicroTime `json:"lookedUpAt,omitempty"`
+	AbsentAt *metav1.MicroTime `json:"absentAt,omitempty"`
 }
+
+// AttemptOutcome is what became of a purchase.
+type AttemptOutcome string
+
+// An Open attempt may have bought; it is looked up by its token before anything is asked again. A Refused one certainly
+// bought nothing; a Created one has an instance.
+const (
+	AttemptOpen    AttemptOutcome = "Open"
+	AttemptRefused AttemptOutcome = "Refused"
+	AttemptCreated AttemptOutcome = "Created"
+)
 
 // ModelState is the state of one model on a worker.
 //

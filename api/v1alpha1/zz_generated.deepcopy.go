@@ -14,8 +14,8 @@ func (in *Attempt) DeepCopyInto(out *Attempt) {
 	*out = *in
 	in.Price.DeepCopyInto(&out.Price)
 	in.WrittenAt.DeepCopyInto(&out.WrittenAt)
-	if in.LookedUpAt != nil {
-		in, out := &in.LookedUpAt, &out.LookedUpAt
+	if in.AbsentAt != nil {
+		in, out := &in.AbsentAt, &out.AbsentAt
 		*out = (*in).DeepCopy()
 	}
 }
