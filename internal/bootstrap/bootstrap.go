@@ -1,0 +1,146 @@
+// Package bootstrap says what an instance runs first: the agent, told by its boot data who it is and whom it trusts.
+//
+// Everything here is a pure function of Params. In a rented container the agent is either part of the image or fetched
+// by a short shell script, which runs nothing but the very bytes whose SHA-256 the pool names.
+package bootstrap
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"unicode"
+
+	_ "embed" // For the script.
+
+	"github.com/munhq/gpuscale/internal/agentapi"
+	"github.com/munhq/gpuscale/pkg/provider"
+)
+
+// MaxCommandBytes bounds the words of Container's command together: the least that a provider of containers takes.
+const MaxCommandBytes = 4096
+
+// Exit codes of the script that fetches the agent, each with one line on standard error.
+const (
+	// ExitNoFetcher: the image has none of curl, wget and python3, or nothing to take a SHA-256 with.
+	ExitNoFetcher = 81
+	// ExitNotFetched: no attempt brought a file.
+	ExitNotFetched = 82
+	// ExitWrongHash: a file came and is not the agent.
+	ExitWrongHash = 83
+	// ExitNoFolder: no folder can be written to.
+	ExitNoFolder = 84
+)
+
+// Params is all that the boot of an instance depends on.
+type Params struct {
+	// Image is the container image with the engine.
+	Image string
+	// AgentURL is where the agent's binary is, by https or http: its hash is what is trusted. Empty means that the image
+	// has gpuscale-agent in its PATH.
+	AgentURL string
+	// AgentSHA256 is the hex hash of the binary, required with AgentURL.
+	AgentSHA256 string
+	// Boot is the worker's identity. Version and Port are filled in when zero.
+	Boot agentapi.Boot
+}
+
+//go:embed fetch.sh
+var fetchScript string
+
+// agentName is the agent's name in an image's PATH.
+const agentName = "gpuscale-agent"
+
+// BootData is the value of GPUSCALE_BOOT. It fails when the result is over agentapi.MaxBootBytes, or when something is
+// missing without which the agent would refuse to start.
+func BootData(p Params) (string, error) {
+	boot := p.Boot
+	if boot.Version == 0 {
+		boot.Version = 1
+	}
+	if boot.Port == 0 {
+		boot.Port = agentapi.DefaultPort
+	}
+	for _, field := range []struct{ name, value string }{
+		{"installation", boot.Installation}, {"claim UID", boot.ClaimUID},
+		{"certificate", boot.CertPEM}, {"key", boot.KeyPEM}, {"CA", boot.CAPEM},
+	} {
+		if field.value == "" {
+			return "", fmt.Errorf("boot data without %s", field.name)
+		}
+	}
+	text, err := json.Marshal(boot)
+	if err != nil {
+		return "", err
+	}
+	encoded := base64.StdEncoding.EncodeToString(text)
+	if len(encoded) > agentapi.MaxBootBytes {
+		return "", fmt.Errorf("boot data are %d bytes, at most %d are taken", len(encoded), agentapi.MaxBootBytes)
+	}
+	return encoded, nil
+}
+
+// Container is the boot of a rented container: the engine's image, with the agent as its first process. The command's
+// words hold no single quote, so that a driver may quote them for a shell by single quotes alone. The environment
+// holds the worker's identity, the command nothing that is secret.
+func Container(p Params) (provider.Boot, error) {
+	if p.Image == "" {
+		return provider.Boot{}, errors.New("no image")
+	}
+	data, err := BootData(p)
+	if err != nil {
+		return provider.Boot{}, err
+	}
+	command, err := command(p)
+	if err != nil {
+		return provider.Boot{}, err
+	}
+	port := p.Boot.Port
+	if port == 0 {
+		port = agentapi.DefaultPort
+	}
+	return provider.Boot{
+		Image:   p.Image,
+		Command: command,
+		Env:     map[string]string{agentapi.EnvBoot: data},
+		Port:    port,
+	}, nil
+}
+
+func command(p Params) ([]string, error) {
+	if p.AgentURL == "" {
+		return []string{agentName}, nil
+	}
+	if err := checkURL(p.AgentURL); err != nil {
+		return nil, err
+	}
+	sum := strings.ToLower(p.AgentSHA256)
+	if raw, err := hex.DecodeString(sum); err != nil || len(raw) != 32 {
+		return nil, fmt.Errorf("agent SHA-256 %q is not 64 hexadecimal digits", p.AgentSHA256)
+	}
+	words := []string{"/bin/sh", "-c", strings.TrimSpace(fetchScript), agentName, p.AgentURL, sum}
+	if n := len(strings.Join(words, " ")); n > MaxCommandBytes {
+		return nil, fmt.Errorf("command is %d bytes, at most %d are taken", n, MaxCommandBytes)
+	}
+	return words, nil
+}
+
+// checkURL refuses what could be read as something else than an address: by a fetcher (an option) or by a driver's
+// quoting. A URL with a password is refused because commands are shown in consoles and process lists.
+func checkURL(text string) error {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return errors.New("agent URL cannot be parsed")
+	case u.Scheme != "https" && u.Scheme != "http" || u.Host == "":
+		return fmt.Errorf("agent URL must begin with https:// or http://, not %q", u.Scheme)
+	case u.User != nil:
+		return errors.New("agent URL holds a user or password, which would be visible on the instance")
+	case strings.ContainsAny(text, "'\"\\`$ ") || strings.ContainsFunc(text, unicode.IsControl):
+		return errors.New("agent URL holds a quote, dollar sign, backslash, space or control character")
+	}
+	return nil
+}
