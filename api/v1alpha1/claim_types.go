@@ -171,7 +171,7 @@ type GPUNodeClaimStatus struct {
 	DrainStartedAt *metav1.Time `json:"drainStartedAt,omitempty"`
 	// FirstNotFoundAt is when the provider first said that the instance does not exist.
 	// +optional
-	FirstNotFoundAt *metav1.Time `json:"firstNotFoundAt,omitempty"`
+	FirstNotFoundAt *metav1.MicroTime `json:"firstNotFoundAt,omitempty"`
 
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
