@@ -33,7 +33,7 @@ var clockMayMark = map[string][]string{
 
 // clockFiles are whole files that may use the clock, with the reason. Prefer the mark.
 var clockFiles = map[string]string{
-	"internal/localkube/cluster.go": "the default clock of a cluster whose caller gives none",
+	"internal/localkube/cluster.go": "certificates are dated from the real day, for the real API server that checks them",
 }
 
 func TestClock(t *testing.T) {

@@ -2,6 +2,7 @@ package money
 
 import (
 	"encoding/json"
+	"math"
 	"math/big"
 	"strconv"
 	"testing"
@@ -195,6 +196,27 @@ func FuzzUnmarshalJSON(f *testing.F) {
 		}
 		if err := json.Unmarshal(out, &back); err != nil || back != d {
 			t.Fatalf("%s reads as %s, written as %s, read back as %s, %v", data, d, out, back, err)
+		}
+	})
+}
+
+// Whatever the API server's multipleOf 0.000001 lets into storage can be read: one object that cannot would stop every
+// list of its kind. The check is written out as kube-openapi does it, in its loosest form so far.
+func TestReadsWhatTheAPIServerStores(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := rapid.Int64Range(-1e15, 1e15).Draw(t, "micros")
+		stored := float64(d) / 1e6 * (1 + rapid.Float64Range(-3e-9, 3e-9).Draw(t, "noise"))
+		factor := 0.000001
+		multiple := 1 / factor * stored
+		if off := math.Abs(multiple - math.Round(multiple)); off > 0 && off >= 2e-9*math.Abs(math.Round(multiple)) {
+			t.Skip("refused by the API server")
+		}
+		var back Dollars
+		if err := back.UnmarshalJSON(strconv.AppendFloat(nil, stored, 'g', -1, 64)); err != nil {
+			t.Fatal(err)
+		}
+		if off := float64(back.Micros()) - stored*1e6; math.Abs(off) > 1+1e-12*math.Abs(stored*1e6) {
+			t.Fatalf("%v read as %s", stored, back)
 		}
 	})
 }
