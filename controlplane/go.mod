@@ -188,7 +188,8 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-// k8s.io/kubernetes asks for v0.0.0 of its staging modules, which only exist inside its own repository.
+// k8s.io/kubernetes asks for v0.0.0 of its staging modules, which only exist inside its own repository. For another
+// Kubernetes v1.X.Y: set v1.X.Y above, v0.X.Y everywhere here, add what its go.mod replaces and this does not, go mod tidy.
 replace (
 	k8s.io/api => k8s.io/api v0.37.2
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.37.2

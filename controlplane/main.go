@@ -67,7 +67,7 @@ func programName(path string) string {
 // (plugins, .kuberc), and reports errors the way kubectl does instead of with a usage text.
 func runKubectl() {
 	// A bad -v is reported by the flag parser a moment later.
-	_ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args))
+	_, _ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args))
 	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
 		kubectlutil.CheckErr(err)
 	}

@@ -38,13 +38,17 @@ given_assets() {
 	printf '%s\n' "$KUBEBUILDER_ASSETS"
 }
 
+go_env() {
+	cd "$module" && GOWORK=off go env GOVERSION GOOS GOARCH
+}
+
 # Sets goversion, and GOOS and GOARCH as Go sees them.
 check_go() {
 	local want env
 	want=$(awk '$1 == "go" {print $2}' "$module/go.mod")
 	command -v go >/dev/null || die "go is not in PATH; Go $want or newer is needed (https://go.dev/dl)"
 	# In the module's folder, so that a Go that can fetch a newer one for this go.mod has done so.
-	env=$(cd "$module" && GOWORK=off go env GOVERSION GOOS GOARCH) || die "go env failed; Go $want or newer is needed"
+	env=$(go_env 2>/dev/null) || die "Go $want or newer is needed: $(go_env 2>&1 >/dev/null | tail -n 1)"
 	{ read -r goversion && read -r GOOS && read -r GOARCH; } <<<"$env"
 	at_least "${goversion#go}" "$want" || die "Go $want or newer is needed, this is ${goversion#go}"
 }

@@ -30,9 +30,12 @@ func AssetsDir() (string, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return "", fmt.Errorf("%s (in %s), or set %s", bytes.TrimSpace(stderr.Bytes()), root, assetsVariable)
+	}
 	if err != nil {
-		return "", fmt.Errorf("no local Kubernetes in %s (run `make controlplane` there, or set %s): %w: %s",
-			root, assetsVariable, err, bytes.TrimSpace(stderr.Bytes()))
+		return "", fmt.Errorf("find the local Kubernetes: %w", err)
 	}
 	return string(bytes.TrimSpace(out)), nil
 }

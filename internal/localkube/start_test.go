@@ -65,7 +65,8 @@ func TestStartFailuresNameTheComponent(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			data := t.TempDir()
-			opts := localkube.Options{AssetsDir: fakeAssets(t, tt.assets), DataDir: data}
+			t.Setenv("TMPDIR", data)
+			opts := localkube.Options{AssetsDir: fakeAssets(t, tt.assets)}
 			c, err := localkube.Start(t.Context(), opts)
 			if err == nil {
 				t.Fatal("started", c.Stop())

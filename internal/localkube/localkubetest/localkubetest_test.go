@@ -30,6 +30,13 @@ spec:
     schema: {openAPIV3Schema: {type: object}}
 `
 
+func TestModulesCRDsAreServed(t *testing.T) {
+	get := kubernetes.NewForConfigOrDie(localkubetest.Start(t).Config()).Discovery().RESTClient().Get()
+	if err := get.AbsPath("/apis/gpuscale.io").Do(t.Context()).Error(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestSameOptionsShareACluster(t *testing.T) {
 	a, b := localkubetest.Start(t, localkubetest.WithCRDs()), localkubetest.Start(t, localkubetest.WithCRDs())
 	if a != b {
