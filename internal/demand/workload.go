@@ -25,28 +25,44 @@ type Workload struct {
 	VRAMGB int
 	// GPUTypes restricts the GPUs (entries as in a pool); empty means the pool's.
 	GPUTypes []string
-	// MaxPrice is the most that the instance may cost all-in; nil means the pool's own ceilings only.
+	// MaxPrice is the most that the instance may cost all-in, the lowest of the pods'; nil means the pool's own ceilings
+	// only.
 	MaxPrice *money.Dollars
 	// Provider and CapacityType restrict where; empty means the pool's.
 	Provider     provider.Name
 	CapacityType provider.CapacityType
 	// Pool restricts which pool pays; empty means any that admits it.
 	Pool string
-	// Namespaces that ask; every one must be allowed by the pool that pays. Empty for demand that has none.
+	// Namespaces that ask, sorted; every one must be allowed by the pool that pays. Empty for demand that has none.
 	Namespaces []string
-	// Priority orders workloads when ceilings bind; higher first.
+	// Priority orders workloads when ceilings bind, the highest of the pods'; higher first.
 	Priority int
 
-	// Replicas wanted: the maximum of pods, the gateway's wish and the pools' minimum.
+	// Replicas wanted: the maximum of pods, the gateway's wish and the pools' minimum. 0 is a model that is known and
+	// not wanted now.
 	Replicas int
 	// AlwaysActive: never without a worker by our choice.
 	AlwaysActive bool
+	// MinReplicas is the most that a pool listing the model keeps without pods or traffic, AlwaysActive included.
+	MinReplicas int
 	// Pods that ask, oldest first.
 	Pods []PodRef
-	// Since is when the oldest unmet demand appeared: it opens the batch window.
+	// Pools whose spec.models lists it (and did not lose a ModelConflict), by name.
+	Pools []string
+	// Since is when the oldest pod that asks was created; zero where no pod asks.
 	Since time.Time
-	// Form is a hash of Source, Args, GPU needs and pool form: a workload that rests is forgiven when it changes.
+	// Form is a hash of Source, Args, needs and what the pools that may serve it run and require: a workload that rests
+	// is forgiven when it changes.
 	Form string
+}
+
+// UnmetSince is when demand beyond covered replicas first appeared: it opens the batch window. Zero where it is not a
+// pod's, which no window applies to.
+func (w Workload) UnmetSince(covered int) time.Time {
+	if covered < 0 || covered >= len(w.Pods) {
+		return time.Time{}
+	}
+	return w.Pods[covered].Created
 }
 
 // PodRef names a pod that asks.
@@ -56,11 +72,31 @@ type PodRef struct {
 	Created time.Time
 }
 
-// Problem is a pod that asks and cannot be understood, or may not ask: nothing is bought for it.
+// Problem is a pod or a pool's model that asks and cannot be understood, or may not ask: nothing is bought for it.
 type Problem struct {
+	// Pod that asks; zero where the problem is a pool's.
 	Pod PodRef
+	// Pool whose spec.models entry lost; empty where the problem is a pod's.
+	Pool string
 	// Reason is one of the pod condition reasons (NoModel, ModelConflict, InvalidAnnotation).
 	Reason string
 	// Message says what is wrong, where, and what would be right.
+	Message string
+}
+
+// Reasons of notes.
+const (
+	// NoteImageIgnored: the pod's image is not the one that gpuscale runs.
+	NoteImageIgnored = "ImageIgnored"
+	// NoteAliasesIgnored: the pod serves its model under several names; only the first is routed.
+	NoteAliasesIgnored = "AliasesIgnored"
+	// NoteSuperseded: the pod is of an older template than others of its owner and asks for nothing.
+	NoteSuperseded = "TemplateSuperseded"
+)
+
+// Note is something that a pod's owner should know and that stops nothing: an event.
+type Note struct {
+	Pod     PodRef
+	Reason  string
 	Message string
 }
