@@ -47,3 +47,21 @@ func (v View) Active(k Key, now time.Time) (Rest, bool) {
 	r, ok := v[k]
 	return r, ok && now.Before(r.Until)
 }
+
+// OfferKey is the key of an offer's stable scope at a provider.
+func OfferKey(p provider.Name, k provider.RestKey) Key {
+	return Key{Scope: ScopeOffer, Provider: p, Value: string(k)}
+}
+
+// AccountKey is the key of a provider's account, by the fingerprint of its credential.
+func AccountKey(p provider.Name, fingerprint string) Key {
+	return Key{Scope: ScopeProvider, Provider: p, Value: fingerprint}
+}
+
+// WorkloadKey is the key of a workload in its present form: one whose form changes is forgiven, being another key.
+func WorkloadKey(workload, form string) Key {
+	return Key{Scope: ScopeWorkload, Value: workload + "#" + form}
+}
+
+// PoolKey is the key of a pool.
+func PoolKey(pool string) Key { return Key{Scope: ScopePool, Value: pool} }
