@@ -75,6 +75,9 @@ type Placement struct {
 	// +kubebuilder:validation:MaxItems=128
 	// +optional
 	Args []string `json:"args,omitempty"`
+	// Form is a hash of all that the workload asks: a workload that rests is forgiven when it changes.
+	// +optional
+	Form string `json:"form,omitempty"`
 	// GPUs is the number of GPUs that the replica spans.
 	// +kubebuilder:validation:Minimum=1
 	GPUs int32 `json:"gpus"`

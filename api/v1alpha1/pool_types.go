@@ -169,7 +169,7 @@ type Requirements struct {
 
 // Scaling bounds nodes and times.
 //
-// +kubebuilder:validation:XValidation:rule="self.minNodes <= self.maxNodes",message="minNodes is above maxNodes; lower minNodes or raise maxNodes"
+// +kubebuilder:validation:XValidation:rule="!has(self.minNodes) || !has(self.maxNodes) || self.minNodes <= self.maxNodes",message="minNodes is above maxNodes; lower minNodes or raise maxNodes"
 type Scaling struct {
 	// MinNodes are kept even without demand.
 	// +kubebuilder:validation:Minimum=0
