@@ -1,0 +1,245 @@
+package providertest
+
+import (
+	"slices"
+
+	"github.com/munhq/gpuscale/pkg/provider"
+)
+
+func readCases() []Case {
+	return []Case{
+		{Name: "ListFindsExactlyTheTag", Check: listFindsTag},
+		{Name: "ListReadsEveryPage", Check: listReadsEveryPage},
+		{Name: "ListIsEmptyWithoutError", Check: listEmpty},
+		{Name: "ReadsAreNoLaterThanTheListLag", Check: readsWithinLag},
+		{Name: "GetOfWhatNeverWasIsNotFound", Check: getNeverWas},
+	}
+}
+
+func stateCases() []Case {
+	return []Case{
+		{Name: "PendingThenRunningWithAnEndpoint", Check: runsWithEndpoint},
+		{Name: "AnUnknownWordIsStateUnknown", Check: unknownState},
+		{Name: "AReclaimIsInterrupted", Check: reclaimed,
+			Needs: func(c provider.Capabilities) bool { return c.Spot }},
+		{Name: "AStopIsNoInterruption", Check: stopped,
+			Needs: func(c provider.Capabilities) bool { return c.OnDemand }},
+		{Name: "AnExitIsNoInterruption", Check: exited,
+			Needs: func(c provider.Capabilities) bool { return c.OnDemand }},
+		{Name: "DestroyedIsGoneAndStaysGone", Check: destroyedIsGone},
+		{Name: "DestroyTwiceIsHarmless", Check: destroyTwice},
+		{Name: "DestroyOfWhatNeverWas", Check: destroyNeverWas},
+		{Name: "DestroyEndsOnlyTheOneAsked", Check: destroyOnlyOne},
+	}
+}
+
+func listFindsTag(t T, h Harness) {
+	ids := map[string]string{}
+	for i := range 3 {
+		h.AddOffers(2)
+		inst, _ := rent(t, h, anyType(h), tag(i))
+		ids[tag(i)] = inst.ID
+	}
+	for i := range 3 {
+		found := list(t, h, provider.InstanceFilter{Tag: tag(i)})
+		if len(found) != 1 || found[0].ID != ids[tag(i)] || found[0].Tag != tag(i) {
+			t.Errorf("list by tag %s found %+v; want instance %s alone", tag(i), found, ids[tag(i)])
+		}
+	}
+	for f, want := range map[provider.InstanceFilter]int{
+		{Tag: tag(9)}:                        0,
+		{Tag: tag(1)[:20]}:                   0,
+		{TagPrefix: tagPrefix}:               3,
+		{TagPrefix: "gs-another-"}:           0,
+		{Tag: tag(1), TagPrefix: "gs-other"}: 0,
+		{}:                                   3,
+	} {
+		if found := list(t, h, f); len(found) != want {
+			t.Errorf("list %+v found %d instances; want %d", f, len(found), want)
+		}
+	}
+}
+
+// listSize is more than any vendor's page that the provider references know of by default (25).
+const listSize = 27
+
+func listReadsEveryPage(t T, h Harness) {
+	h.AddOffers(listSize)
+	kind := anyType(h)
+	want := map[string]bool{}
+	for i, o := range search(t, h, kind, listSize)[:listSize] {
+		inst, err := h.Driver().CreateInstance(t.Context(), request(h, o, tag(i)))
+		if err != nil {
+			t.Fatalf("create %d on %s: %v", i, o.ID, err)
+		}
+		want[inst.ID] = true
+	}
+	h.Wait(h.Driver().Capabilities().ListLag)
+	for _, f := range []provider.InstanceFilter{{}, {TagPrefix: tagPrefix}} {
+		got := map[string]bool{}
+		for _, inst := range list(t, h, f) {
+			if got[inst.ID] {
+				t.Errorf("list %+v has instance %s twice", f, inst.ID)
+			}
+			got[inst.ID] = true
+		}
+		for id := range want {
+			if !got[id] {
+				t.Errorf("list %+v lacks instance %s", f, id)
+			}
+		}
+	}
+}
+
+func listEmpty(t T, h Harness) {
+	for _, f := range []provider.InstanceFilter{{}, {Tag: tag(1)}, {TagPrefix: tagPrefix}} {
+		if found := list(t, h, f); len(found) != 0 {
+			t.Errorf("list %+v found %+v in an empty account", f, found)
+		}
+	}
+}
+
+func readsWithinLag(t T, h Harness) {
+	h.AddOffers(2)
+	caps := h.Driver().Capabilities()
+	o := search(t, h, anyType(h), 1)[0]
+	inst, err := h.Driver().CreateInstance(t.Context(), request(h, o, tag(1)))
+	if err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	if _, err := h.Driver().GetInstance(t.Context(), inst.ID); err != nil {
+		wantKind(t, h, Get, err, provider.NotFound)
+	}
+	list(t, h, provider.InstanceFilter{Tag: tag(1)})
+	h.Wait(caps.ListLag)
+	get(t, h, inst.ID)
+	if found := list(t, h, provider.InstanceFilter{Tag: tag(1)}); len(found) != 1 || found[0].ID != inst.ID {
+		t.Errorf("list by tag found %+v a list lag after the create; want instance %s", found, inst.ID)
+	}
+}
+
+func getNeverWas(t T, h Harness) {
+	_, err := h.Driver().GetInstance(t.Context(), h.UnusedID())
+	wantKind(t, h, Get, err, provider.NotFound)
+}
+
+func runsWithEndpoint(t T, h Harness) {
+	for i, kind := range capacityTypes(h.Driver().Capabilities()) {
+		h.AddOffers(2)
+		inst, _ := rent(t, h, kind, tag(i))
+		if inst.State != provider.StatePending && inst.State != provider.StateRunning {
+			t.Errorf("%s is %s right after its creation", kind, inst.State)
+		}
+		h.Start(inst.ID)
+		inListed := list(t, h, provider.InstanceFilter{Tag: tag(i)})
+		if len(inListed) != 1 {
+			t.Fatalf("list found %+v; want one", inListed)
+		}
+		for what, got := range map[string]provider.Instance{"get": get(t, h, inst.ID), "list": inListed[0]} {
+			if got.State != provider.StateRunning || got.Interrupted {
+				t.Errorf("%s: a running %s instance is %s (interrupted: %v)", what, kind, got.State, got.Interrupted)
+			}
+			if got.Address == "" || got.Port < 1 || got.Port > 65535 {
+				t.Errorf("%s: a running %s instance is reached at %q port %d", what, kind, got.Address, got.Port)
+			}
+			if got.CapacityType != kind || len(got.RestKeys) == 0 {
+				t.Errorf("%s: %s instance reads as %s with scopes %v", what, kind, got.CapacityType, got.RestKeys)
+			}
+		}
+	}
+}
+
+func unknownState(t T, h Harness) {
+	id, _ := scene(t, h)
+	h.SayUnknownState(id)
+	if got := get(t, h, id); got.State != provider.StateUnknown || got.Interrupted {
+		t.Errorf("a state in an unknown word is %s (interrupted: %v); want %s", got.State, got.Interrupted,
+			provider.StateUnknown)
+	}
+}
+
+func reclaimed(t T, h Harness) {
+	h.AddOffers(2)
+	inst, _ := rent(t, h, provider.Spot, tag(1))
+	h.Start(inst.ID)
+	h.Reclaim(inst.ID)
+	got, err := h.Driver().GetInstance(t.Context(), inst.ID)
+	if err != nil {
+		wantKind(t, h, Get, err, provider.NotFound)
+		return
+	}
+	if !got.Interrupted || got.State == provider.StateRunning || got.State == provider.StatePending {
+		t.Errorf("a reclaimed instance is %s, interrupted: %v", got.State, got.Interrupted)
+	}
+}
+
+func stopped(t T, h Harness) {
+	h.AddOffers(2)
+	inst, _ := rent(t, h, provider.OnDemand, tag(1))
+	h.Start(inst.ID)
+	h.Stop(inst.ID)
+	if got := get(t, h, inst.ID); got.State != provider.StateStopped || got.Interrupted {
+		t.Errorf("an instance that was stopped is %s, interrupted: %v", got.State, got.Interrupted)
+	}
+}
+
+func exited(t T, h Harness) {
+	h.AddOffers(2)
+	inst, _ := rent(t, h, provider.OnDemand, tag(1))
+	h.Start(inst.ID)
+	h.Exit(inst.ID)
+	got := get(t, h, inst.ID)
+	if ended := []provider.State{provider.StateFailed, provider.StateStopped}; !slices.Contains(ended, got.State) || got.Interrupted {
+		t.Errorf("an instance whose software ended is %s, interrupted: %v", got.State, got.Interrupted)
+	}
+}
+
+func destroyedIsGone(t T, h Harness) {
+	id, _ := scene(t, h)
+	if err := h.Driver().DestroyInstance(t.Context(), id); err != nil {
+		t.Fatalf("destroy: %v", err)
+	}
+	wantLive(t, h, 0)
+	lag := h.Driver().Capabilities().ListLag
+	for range 2 { // as the claim controller confirms it: not found twice, a list lag apart
+		h.Wait(lag)
+		_, err := h.Driver().GetInstance(t.Context(), id)
+		wantKind(t, h, Get, err, provider.NotFound)
+		if found := list(t, h, provider.InstanceFilter{}); len(found) != 0 {
+			t.Errorf("list still has %+v", found)
+		}
+	}
+}
+
+func destroyTwice(t T, h Harness) {
+	id, _ := scene(t, h)
+	for i := range 3 {
+		if err := h.Driver().DestroyInstance(t.Context(), id); err != nil {
+			if i == 0 {
+				t.Fatalf("destroy: %v", err)
+			}
+			wantKind(t, h, Destroy, err, provider.NotFound)
+		}
+		wantLive(t, h, 0)
+	}
+}
+
+func destroyNeverWas(t T, h Harness) {
+	if err := h.Driver().DestroyInstance(t.Context(), h.UnusedID()); err != nil {
+		wantKind(t, h, Destroy, err, provider.NotFound)
+	}
+}
+
+func destroyOnlyOne(t T, h Harness) {
+	id, spare := scene(t, h)
+	other, err := h.Driver().CreateInstance(t.Context(), request(h, spare, tag(2)))
+	if err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	if err := h.Driver().DestroyInstance(t.Context(), id); err != nil {
+		t.Fatalf("destroy: %v", err)
+	}
+	if r := wantLive(t, h, 1)[0]; r.ID != other.ID {
+		t.Errorf("destroying %s left %s; want %s left", id, r.ID, other.ID)
+	}
+}
