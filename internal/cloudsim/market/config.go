@@ -4,8 +4,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/munhq/gpuscale/internal/cloudsim/body"
 	"k8s.io/utils/clock"
+
+	"github.com/munhq/gpuscale/internal/cloudsim/body"
 )
 
 // Config is a market. Its zero value is one without delays, faults, limits or offers; Realistic is one with all of them.

@@ -8,8 +8,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/munhq/gpuscale/internal/cloudsim/body"
 	"k8s.io/utils/clock"
+
+	"github.com/munhq/gpuscale/internal/cloudsim/body"
 )
 
 // Market is one provider's supply and one or more accounts' rentals. All methods may be called concurrently.
@@ -196,14 +197,14 @@ func (m *Market) startBody(r *rental, now time.Time) error {
 
 // bodyEnded notes software that ended by itself. What the market killed it has already let go of.
 func (m *Market) bodyEnded(r *rental, b body.Body) {
-	_, unlock := m.begin()
+	now, unlock := m.begin()
 	defer unlock()
 	if r.body != b || m.closed {
 		return
 	}
 	info := b.ExitInfo()
-	m.down(r, m.cfg.Clock.Now())
-	m.enter(r, Exited, m.cfg.Clock.Now())
+	m.down(r, now)
+	m.enter(r, Exited, now)
 	r.Message = fmt.Sprintf("exited with status %d: %s", info.Code, info.Message)
 }
 

@@ -11,9 +11,10 @@ import (
 	"testing"
 	"time"
 
+	testingclock "k8s.io/utils/clock/testing"
+
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	"github.com/munhq/gpuscale/internal/cloudsim/vastai"
-	testingclock "k8s.io/utils/clock/testing"
 )
 
 const key = "the-key"
