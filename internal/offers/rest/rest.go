@@ -30,16 +30,18 @@ type Key struct {
 
 // Rest is one entry.
 type Rest struct {
-	Key    Key
-	Until  time.Time
-	Since  time.Time
+	Key Key
+	// Since is when this rest began and Until when it ends.
+	Since time.Time
+	Until time.Time
+	// Fails counts the failures that led to it; those during a rest count once.
 	Fails  int
 	Reason string
 	// Message is the failure in words, for the pod or the pool.
 	Message string
 }
 
-// View is a read-only picture of what rests at one moment.
+// View is a read-only picture of what rests at one moment; nil rests nothing.
 type View map[Key]Rest
 
 // Active returns the entry of k if it rests at now.

@@ -1,0 +1,217 @@
+package offers
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/munhq/gpuscale/pkg/provider"
+)
+
+// DefaultMaxAge is how old a search result may be when the caller does not say. Marketplace offers are taken within
+// minutes; a planner that runs every few seconds should not search each time.
+const DefaultMaxAge = 20 * time.Second
+
+// keptFor is how long a result that nobody asks for stays in memory.
+const keptFor = 10 * time.Minute
+
+// Catalogue is what one account can rent, searched at most as often as the provider allows and shared by all callers.
+// All methods may be called concurrently.
+type Catalogue struct {
+	// life ends the searches in the background, which outlive the caller that began them.
+	life   context.Context
+	driver provider.Provider
+	clock  clock.Clock
+	lane   *lane
+
+	mu       sync.Mutex
+	searches map[string]*search
+	// gone has the time at which each forgotten offer was found to be gone, until no search is under way that began
+	// before it.
+	gone map[string]time.Time
+}
+
+// search is one query's answer, or its being fetched.
+type search struct {
+	// done is closed when the rest is final; before, only the lane's holder touches offers and err.
+	done   chan struct{}
+	offers []provider.Offer
+	err    error
+
+	// Under Catalogue.mu.
+	finished bool
+	began    time.Time
+	ended    time.Time
+	outdated bool
+	hold     hold
+}
+
+// NewCatalogue returns the empty catalogue of one account. Searches in the background end with life, and every call
+// after that fails.
+func NewCatalogue(life context.Context, driver provider.Provider, c clock.Clock) *Catalogue {
+	return &Catalogue{
+		life: life, driver: driver, clock: c, lane: newLane(c, driver.Capabilities().SearchInterval),
+		searches: map[string]*search{}, gone: map[string]time.Time{},
+	}
+}
+
+// Offers returns the whole answer to q, at most maxAge old; 0 means DefaultMaxAge, and an age below the provider's
+// search interval counts as that interval. Callers that ask the same at once share one search. The slice is the
+// caller's; what its elements point to is shared and must not be changed.
+//
+// There are either all offers or an error, never an older list in place of an error. After a failure the same error is
+// returned for a short while without asking the provider, for as long as it says where it does, and for all queries
+// where it concerns the whole account. A ctx that ends gives Unavailable; the search goes on for the others.
+func (c *Catalogue) Offers(ctx context.Context, q provider.OfferQuery, maxAge time.Duration) ([]provider.Offer, error) {
+	s := c.find(normal(q), maxAge)
+	select {
+	case <-s.done:
+		return slices.Clone(s.offers), s.err
+	case <-ctx.Done():
+		return nil, givenUp(c.driver.Name(), "search", ctx.Err())
+	}
+}
+
+// Forget says that an offer cannot be had any more (OfferGone) or was just rented: no list that is here already answers
+// another call if it holds that offer. The next call searches again, at the provider's pace, so an offer whose ID can be
+// rented several times is soon back and one that is gone is not. Only callers that wait for a search already under way
+// may still be shown it.
+func (c *Catalogue) Forget(offerID string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	underWay := false
+	for _, s := range c.searches {
+		if !s.finished {
+			underWay = true
+		} else if has(s.offers, offerID) {
+			s.outdated = true
+		}
+	}
+	if underWay {
+		c.gone[offerID] = c.clock.Now()
+	}
+}
+
+// find returns the search that answers q, after beginning it if need be.
+func (c *Catalogue) find(q provider.OfferQuery, maxAge time.Duration) *search {
+	maxAge = max(cmp.Or(maxAge, DefaultMaxAge), c.lane.pause)
+	key := keyOf(q)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.clock.Now()
+	last := c.searches[key]
+	if last != nil && (!last.finished || last.answers(now, maxAge)) {
+		return last
+	}
+	c.prune(now)
+	s := &search{done: make(chan struct{})}
+	if last != nil {
+		s.hold = last.hold
+	}
+	if err := c.lane.held(); err != nil {
+		// Not stored, so that a list still young enough for another caller survives.
+		s.err = err
+		close(s.done)
+		return s
+	}
+	c.searches[key] = s
+	go c.run(s, q)
+	return s
+}
+
+// answers reports whether a finished search, good or failed, may be given to a caller at now.
+func (s *search) answers(now time.Time, maxAge time.Duration) bool {
+	if s.err != nil {
+		return s.hold.active(now) != nil
+	}
+	return !s.outdated && now.Sub(s.ended) <= maxAge
+}
+
+func (c *Catalogue) run(s *search, q provider.OfferQuery) {
+	c.lane.do(c.life, func(ctx context.Context) (err error) {
+		c.begin(s)
+		s.offers, err = c.driver.SearchOffers(ctx, q)
+		return err
+	}, func(err error) {
+		if err != nil {
+			s.offers = nil
+		}
+		if c.life.Err() != nil && err != nil {
+			err = givenUp(c.driver.Name(), "search", c.life.Err())
+		}
+		s.err = err
+		c.finish(s)
+		close(s.done)
+	})
+}
+
+func (c *Catalogue) begin(s *search) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.began = c.clock.Now()
+}
+
+func (c *Catalogue) finish(s *search) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.finished, s.ended = true, c.clock.Now()
+	if !s.began.IsZero() { // otherwise the error is not an answer to this question, and the lane keeps it
+		s.hold.note(s.err, s.ended)
+	}
+	for id, at := range c.gone {
+		if !s.began.After(at) && has(s.offers, id) {
+			s.outdated = true
+		}
+		if !c.beganBefore(at) {
+			delete(c.gone, id)
+		}
+	}
+}
+
+// beganBefore reports whether a search is under way that may have been answered before at.
+func (c *Catalogue) beganBefore(at time.Time) bool {
+	for _, s := range c.searches {
+		if !s.finished && !s.began.IsZero() && !s.began.After(at) {
+			return true
+		}
+	}
+	return false
+}
+
+// prune drops finished searches that nobody asked for in a long time.
+func (c *Catalogue) prune(now time.Time) {
+	for key, s := range c.searches {
+		if s.finished && now.Sub(s.ended) > max(keptFor, c.lane.pause) && s.hold.active(now) == nil {
+			delete(c.searches, key)
+		}
+	}
+}
+
+func has(offers []provider.Offer, id string) bool {
+	return slices.ContainsFunc(offers, func(o provider.Offer) bool { return o.ID == id })
+}
+
+// normal is q with what does not change its meaning taken out, so that equal questions share an answer.
+func normal(q provider.OfferQuery) provider.OfferQuery {
+	q.DiskGB = max(q.DiskGB, 1)
+	q.Regions = slices.Clone(q.Regions)
+	slices.Sort(q.Regions)
+	q.Regions = slices.Compact(q.Regions)
+	return q
+}
+
+// keyOf spells a normal query; %q keeps regions with odd characters apart.
+func keyOf(q provider.OfferQuery) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %d", q.CapacityType, q.DiskGB)
+	for _, r := range q.Regions {
+		fmt.Fprintf(&b, " %q", r)
+	}
+	return b.String()
+}
