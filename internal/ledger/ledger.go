@@ -1,16 +1,29 @@
 // Package ledger is the money history: one row for every instance ever intended, what happened to it, what it cost and
 // why it ended. It is written before money is spent and outlives the claims. One schema and one SQL serve SQLite (local
 // and small installations) and Postgres.
+//
+// It has no clock: every time is the caller's, kept in UTC to the microsecond.
 package ledger
 
 import (
+	"errors"
 	"time"
 
 	"github.com/munhq/gpuscale/pkg/money"
 )
 
+var (
+	// ErrUnknown is what Get answers for a token that was never written.
+	ErrUnknown = errors.New("ledger: no such instance")
+	// ErrClosed is what Intend answers when nothing may be bought under the token any more: its instance is confirmed
+	// gone, or this very intent was refused.
+	ErrClosed = errors.New("ledger: the token is used up")
+)
+
 // Instance is the row of one purchase, keyed by its token. Rows are written whole and idempotently: a field that is
 // known stays known, so that a write repeated or late does no harm.
+//
+// The zero value of a field (an empty text, 0, $0, nil, the zero time) means "not known" and changes nothing.
 type Instance struct {
 	// Token is the owner tag of the attempt.
 	Token        string
@@ -30,13 +43,16 @@ type Instance struct {
 	Price      money.Dollars
 	IntendedAt time.Time
 
-	// Refused: the provider certainly rented nothing.
+	// Refused: the provider certainly rented nothing. It never holds together with an InstanceID.
 	Refused    bool
 	InstanceID string
 	// CreatedAt is when it began to bill; nil until known.
 	CreatedAt *time.Time
-	// Rate is the all-in $/h that is paid; a change begins a new stretch of the cost at the time of the write.
-	Rate *money.Dollars
+	// Rate is the all-in $/h that is paid, and RateFrom since when; nil is since it began to bill. A change of rate is
+	// written with the time of the change, which begins a new stretch of the cost; without one it is taken for the
+	// first rate, and ignored when that is known. Get and Live answer the latest.
+	Rate     *money.Dollars
+	RateFrom *time.Time
 	// DestroyAskedAt is when the provider accepted the end, GoneAt when it was confirmed.
 	DestroyAskedAt *time.Time
 	GoneAt         *time.Time
