@@ -236,6 +236,7 @@ func destroyOnlyOne(t T, h Harness) {
 	if err != nil {
 		t.Fatalf("create: %v", err)
 	}
+	h.Wait(h.Driver().Capabilities().ListLag)
 	if err := h.Driver().DestroyInstance(t.Context(), id); err != nil {
 		t.Fatalf("destroy: %v", err)
 	}

@@ -155,7 +155,7 @@ func (c *Client) Do(ctx context.Context, call Call) (Reply, error) {
 	}
 	send := c.read
 	if call.Write {
-		send = func(req *retryablehttp.Request, _ string) (*http.Response, error) { return c.http.Do(req.Request) }
+		send = func(req *http.Request, _ string) (*http.Response, error) { return c.http.Do(req) }
 	}
 	resp, err := send(req, call.Endpoint)
 	if err != nil {
@@ -177,8 +177,8 @@ func (c *Client) Do(ctx context.Context, call Call) (Reply, error) {
 // Redact takes every credential out of s and shortens it to what a person reads.
 func (c *Client) Redact(s string) string { return clip(c.redact(s)) }
 
-func (c *Client) request(ctx context.Context, call Call) (*retryablehttp.Request, error) {
-	var body any // retryablehttp takes an untyped nil for "no body"
+func (c *Client) request(ctx context.Context, call Call) (*http.Request, error) {
+	var body io.Reader
 	if call.Body != nil {
 		var buf bytes.Buffer
 		enc := json.NewEncoder(&buf)
@@ -186,12 +186,12 @@ func (c *Client) request(ctx context.Context, call Call) (*retryablehttp.Request
 		if err := enc.Encode(call.Body); err != nil {
 			return nil, err
 		}
-		body = bytes.TrimSuffix(buf.Bytes(), []byte("\n"))
+		body = bytes.NewReader(bytes.TrimSuffix(buf.Bytes(), []byte("\n")))
 	}
 	u := *c.base
 	u.Path += call.Path
 	u.RawQuery = call.Query.Encode()
-	req, err := retryablehttp.NewRequestWithContext(ctx, call.Method, u.String(), body)
+	req, err := http.NewRequestWithContext(ctx, call.Method, u.String(), body)
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +204,11 @@ func (c *Client) request(ctx context.Context, call Call) (*retryablehttp.Request
 }
 
 // read sends a read as often as Config.ReadAttempts allows, each attempt at the endpoint's pace.
-func (c *Client) read(req *retryablehttp.Request, endpoint string) (*http.Response, error) {
+func (c *Client) read(req *http.Request, endpoint string) (*http.Response, error) {
+	repeatable, err := retryablehttp.FromRequest(req)
+	if err != nil {
+		return nil, err
+	}
 	retrying := &retryablehttp.Client{
 		HTTPClient:   c.http,
 		RetryMax:     max(c.attempts-1, 0),
@@ -221,7 +225,7 @@ func (c *Client) read(req *retryablehttp.Request, endpoint string) (*http.Respon
 		// The last answer, whatever it is, is for the driver to judge.
 		ErrorHandler: retryablehttp.PassthroughErrorHandler,
 	}
-	return retrying.Do(req)
+	return retrying.Do(repeatable)
 }
 
 // worthAnother says which failures of a read may be gone at the next attempt. 500 is left out: at the APIs we know it
