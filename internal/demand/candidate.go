@@ -26,7 +26,7 @@ func IsCandidate(pod *corev1.Pod, o Options) bool {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return false
 	}
-	if !annotated(pod) && !(o.AllGPUPods && gpuLimit(pod) > 0) {
+	if !MayAsk(pod, o) {
 		return false
 	}
 	return gated(pod) || unschedulable(pod)

@@ -1,0 +1,84 @@
+package claim
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/munhq/gpuscale/api/v1alpha1"
+	"github.com/munhq/gpuscale/internal/agentapi"
+	"github.com/munhq/gpuscale/internal/offers/rest"
+	"github.com/munhq/gpuscale/pkg/provider"
+)
+
+// culprits says whose fault an exit reported by the agent is: the machine that was offered, the model that was asked
+// for, or the pool's way of booting. A second machine that fails the same way turns offer into workload (see
+// restCulprit).
+var culprits = map[string]v1alpha1.Culprit{
+	agentapi.ExitNoDriver:        v1alpha1.CulpritOffer,
+	agentapi.ExitGPUMismatch:     v1alpha1.CulpritOffer,
+	agentapi.ExitNoEngine:        v1alpha1.CulpritPool,
+	agentapi.ExitBadArgument:     v1alpha1.CulpritWorkload,
+	agentapi.ExitOutOfMemory:     v1alpha1.CulpritWorkload,
+	agentapi.ExitWeightsDenied:   v1alpha1.CulpritWorkload,
+	agentapi.ExitWeightsNotFound: v1alpha1.CulpritWorkload,
+	agentapi.ExitCrashed:         v1alpha1.CulpritOffer,
+	agentapi.ExitTimeout:         v1alpha1.CulpritOffer,
+	agentapi.ExitWarmupFailed:    v1alpha1.CulpritOffer,
+}
+
+// culpritOf maps an agent's exit; an exit that this release does not know is the machine's, so that another one is
+// tried.
+func culpritOf(exit string) v1alpha1.Culprit {
+	if c, ok := culprits[exit]; ok {
+		return c
+	}
+	return v1alpha1.CulpritOffer
+}
+
+// restCulprit lets what failed rest. An offer's fault also counts against the workload when the same step failed for it
+// on another machine before: by then the model is the likelier cause.
+func (v *visit) restCulprit(ctx context.Context, f v1alpha1.Failure) {
+	now := v.now()
+	add := func(k rest.Key) {
+		r := v.Rests.Fail(k, f.Reason, f.Message, now)
+		v.log(ctx).Info("resting after a failure", "scope", k.Scope, "value", k.Value, "until", r.Until, "reason", f.Reason)
+	}
+	switch f.Culprit {
+	case v1alpha1.CulpritOffer:
+		for _, k := range narrowest(v.claim.Status.RestKeys) {
+			add(rest.Key{Scope: rest.ScopeOffer, Provider: provider.Name(v.claim.Status.Provider), Value: k})
+		}
+		for _, p := range v.claim.Spec.Placements {
+			if v.Strikes.Strike(p.Workload, f.Step, v.machine()) {
+				add(WorkloadRestKey(p))
+			}
+		}
+	case v1alpha1.CulpritWorkload:
+		for _, p := range v.claim.Spec.Placements {
+			add(WorkloadRestKey(p))
+		}
+	case v1alpha1.CulpritPool:
+		add(rest.Key{Scope: rest.ScopePool, Value: v.claim.Spec.Pool})
+	case v1alpha1.CulpritProvider:
+		if a, err := v.account(ctx); err == nil {
+			add(rest.Key{Scope: rest.ScopeProvider, Provider: a.Provider, Value: a.Fingerprint})
+		}
+	case v1alpha1.CulpritNone:
+	}
+}
+
+// narrowest is the first rest key: the machine itself.
+func narrowest(keys []string) []string {
+	if len(keys) > 1 {
+		return keys[:1]
+	}
+	return keys
+}
+
+// machine names the machine that the claim ran on, as far as the provider tells machines apart.
+func (v *visit) machine() string {
+	if k := narrowest(v.claim.Status.RestKeys); len(k) == 1 {
+		return fmt.Sprintf("%s/%s", v.claim.Status.Provider, k[0])
+	}
+	return v.claim.Status.InstanceID
+}

@@ -1,0 +1,280 @@
+package claim
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/munhq/gpuscale/api/v1alpha1"
+	"github.com/munhq/gpuscale/internal/ledger"
+	"github.com/munhq/gpuscale/internal/reserve"
+	"github.com/munhq/gpuscale/pkg/money"
+	"github.com/munhq/gpuscale/pkg/provider"
+)
+
+// destroyRetry is the pause between two tries to destroy; it is tried for ever.
+const destroyRetry = 10 * time.Second
+
+// settleAttempt makes sure of what there is to destroy before anything is called gone: an attempt whose outcome is open
+// is looked up first.
+func (v *visit) settleAttempt(ctx context.Context) (next, error) {
+	if v.is(v1alpha1.ConditionInstanceGone) {
+		return proceed(), nil
+	}
+	if v.claim.Status.DrainStartedAt == nil {
+		now := metav1.NewTime(v.now())
+		v.claim.Status.DrainStartedAt = &now
+		reason := v.endReason()
+		v.set(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonDraining, "the claim ends: "+reason)
+		v.reach(ctx, "Draining", reason)
+		// Written at once: the gateway stops sending here when it sees the phase.
+		if err := v.persist(ctx); err != nil {
+			return halt(), err
+		}
+	}
+	a := v.claim.Status.Attempt
+	if a == nil || (a.Outcome == v1alpha1.AttemptRefused && v.claim.Status.InstanceID == "") {
+		v.set(v1alpha1.ConditionDrained, metav1.ConditionTrue, v1alpha1.ReasonNothingToDrain, "nothing was ever rented")
+		v.set(v1alpha1.ConditionInstanceGone, metav1.ConditionTrue, v1alpha1.ReasonNeverCreated, "nothing was ever rented")
+		return proceed(), nil
+	}
+	if a.Outcome != v1alpha1.AttemptOpen {
+		return proceed(), nil
+	}
+	n, found, err := v.lookUp(ctx)
+	if err != nil || n.stop {
+		return n, err
+	}
+	if !found {
+		a.Outcome = v1alpha1.AttemptRefused
+		v.set(v1alpha1.ConditionDrained, metav1.ConditionTrue, v1alpha1.ReasonNothingToDrain, "nothing was rented")
+		v.set(v1alpha1.ConditionInstanceGone, metav1.ConditionTrue, v1alpha1.ReasonNeverCreated,
+			"the provider has nothing under this claim's token, twice")
+	}
+	return proceed(), nil
+}
+
+// endReason is why the claim ends, in the words of whoever asked.
+func (v *visit) endReason() string {
+	if f := v.claim.Status.Failure; f != nil {
+		return f.Reason
+	}
+	if r := v.claim.Annotations[v1alpha1.AnnotationDrain]; r != "" {
+		return r
+	}
+	return v1alpha1.ReasonDeleted
+}
+
+// drain lets running requests finish, up to the pool's drain time-out. An instance that never served, or that the
+// provider has stopped already, has nothing to drain.
+func (v *visit) drain(ctx context.Context) (next, error) {
+	if v.is(v1alpha1.ConditionDrained) || v.is(v1alpha1.ConditionInstanceGone) {
+		return proceed(), nil
+	}
+	if v.claim.Status.Endpoint == "" || !v.is(v1alpha1.ConditionModelLoaded) || v.stopped() {
+		v.set(v1alpha1.ConditionDrained, metav1.ConditionTrue, v1alpha1.ReasonNothingToDrain, "it serves nothing")
+		return proceed(), nil
+	}
+	deadline := v.claim.Status.DrainStartedAt.Add(v.drainTimeout(ctx))
+	busy, err := v.askToDrain(ctx)
+	if err == nil && busy == 0 {
+		v.set(v1alpha1.ConditionDrained, metav1.ConditionTrue, v1alpha1.ReasonDrained, "no request is running and none is accepted")
+		v.reach(ctx, "Drained", "")
+		return proceed(), nil
+	}
+	if v.now().After(deadline) {
+		what := fmt.Sprintf("%d requests still running", busy)
+		if err != nil {
+			what = "the agent does not answer: " + err.Error()
+		}
+		v.set(v1alpha1.ConditionDrained, metav1.ConditionTrue, v1alpha1.ReasonDrainTimeout, "drain time-out: "+what)
+		return proceed(), nil
+	}
+	msg := fmt.Sprintf("%d requests running, until %s", busy, deadline.UTC().Format(time.TimeOnly))
+	if err != nil {
+		msg = fmt.Sprintf("asking the agent again until %s: %v", deadline.UTC().Format(time.TimeOnly), err)
+	}
+	v.set(v1alpha1.ConditionDrained, metav1.ConditionFalse, v1alpha1.ReasonDraining, msg)
+	return waitFor(time.Second), nil
+}
+
+// stopped reports a failure after which no engine runs any more.
+func (v *visit) stopped() bool {
+	f := v.claim.Status.Failure
+	if f == nil {
+		return false
+	}
+	switch f.Reason {
+	case v1alpha1.ReasonInterrupted, v1alpha1.ReasonInstanceStopped, v1alpha1.ReasonInstanceLost,
+		v1alpha1.ReasonDiedWhileBooting:
+		return true
+	}
+	return false
+}
+
+// askToDrain returns how many requests are still running.
+func (v *visit) askToDrain(ctx context.Context) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, v.Timing.AgentTimeout)
+	defer cancel()
+	uid := string(v.claim.UID)
+	if err := v.Workers.Drain(ctx, v.claim.Status.Endpoint, uid, ""); err != nil {
+		return 0, err
+	}
+	s, err := v.Workers.Status(ctx, v.claim.Status.Endpoint, uid)
+	return s.InFlight, err
+}
+
+func (v *visit) drainTimeout(ctx context.Context) time.Duration {
+	const byDefault = 5 * time.Minute
+	pool := &v1alpha1.GPUNodePool{}
+	if err := v.Client.Get(ctx, client.ObjectKey{Name: v.claim.Spec.Pool}, pool); err != nil {
+		return byDefault
+	}
+	return pool.Spec.Scaling.DrainTimeout.Or(byDefault)
+}
+
+// destroy asks the provider to end the rental, for ever if need be, and says loudly when it cannot.
+func (v *visit) destroy(ctx context.Context) (next, error) {
+	if v.is(v1alpha1.ConditionInstanceGone) || v.claim.Status.FirstNotFoundAt != nil {
+		return proceed(), nil
+	}
+	acct, err := v.account(ctx)
+	if err != nil {
+		v.set(v1alpha1.ConditionInstanceGone, metav1.ConditionFalse, v1alpha1.ReasonCredentialsUnavailable, fmt.Sprintf(
+			"instance %s at %s is still rented and cannot be destroyed: %v", v.claim.Status.InstanceID, v.claim.Status.Provider, err))
+		return waitFor(destroyRetry), nil
+	}
+	err = acct.Driver.DestroyInstance(ctx, v.claim.Status.InstanceID)
+	if err != nil && provider.KindOf(err) != provider.NotFound {
+		v.set(v1alpha1.ConditionInstanceGone, metav1.ConditionFalse, v1alpha1.ReasonDestroyFailed,
+			fmt.Sprintf("instance %s is still rented: %v", v.claim.Status.InstanceID, err))
+		return waitFor(max(destroyRetry, offersWait(err))), nil
+	}
+	v.set(v1alpha1.ConditionInstanceGone, metav1.ConditionFalse, v1alpha1.ReasonDestroying,
+		fmt.Sprintf("instance %s: asked %s to end the rental", v.claim.Status.InstanceID, v.claim.Status.Provider))
+	v.reach(ctx, "DestroyAsked", "")
+	return proceed(), nil
+}
+
+// confirmGone believes the end of a rental only after two calls, a list lag apart, that prove the credentials good and
+// do not know the instance, the second one a list that shows nothing else under the claim's token either.
+func (v *visit) confirmGone(ctx context.Context) (next, error) {
+	if v.is(v1alpha1.ConditionInstanceGone) {
+		return proceed(), nil
+	}
+	acct, err := v.account(ctx)
+	if err != nil {
+		return waitFor(destroyRetry), nil // said by destroy
+	}
+	lag := acct.Driver.Capabilities().ListLag
+	inst, err := acct.Driver.GetInstance(ctx, v.claim.Status.InstanceID)
+	switch {
+	case err == nil:
+		v.claim.Status.FirstNotFoundAt = nil // it is there: destroy again
+		if inst.State != provider.StateEnding {
+			v.log(ctx).Info("instance still listed after destroy", "instance", inst.ID, "state", inst.State)
+		}
+		return v.pollBoot(), nil
+	case provider.KindOf(err) != provider.NotFound:
+		v.set(v1alpha1.ConditionInstanceGone, metav1.ConditionFalse, v1alpha1.ReasonProviderUnavailable,
+			fmt.Sprintf("cannot tell whether instance %s is gone: %v", v.claim.Status.InstanceID, err))
+		return waitFor(max(v.Timing.BootPoll, offersWait(err))), nil
+	case v.claim.Status.FirstNotFoundAt == nil:
+		now := metav1.NewMicroTime(v.now())
+		v.claim.Status.FirstNotFoundAt = &now
+		return waitFor(lag), nil
+	}
+	if wait := v.claim.Status.FirstNotFoundAt.Add(lag).Sub(v.now()); wait > 0 {
+		return waitFor(wait), nil
+	}
+	left, err := acct.Driver.ListInstances(ctx, provider.InstanceFilter{Tag: v.claim.Status.Attempt.Token})
+	if err != nil {
+		return waitFor(max(v.Timing.BootPoll, offersWait(err))), nil
+	}
+	if len(left) > 0 {
+		v.claim.Status.InstanceID, v.claim.Status.FirstNotFoundAt = left[0].ID, nil
+		v.event(corev1.EventTypeWarning, v1alpha1.ReasonDestroying, "a second instance carries this claim's token: "+left[0].ID)
+		return v.pollBoot(), nil
+	}
+	v.set(v1alpha1.ConditionInstanceGone, metav1.ConditionTrue, v1alpha1.ReasonGone,
+		fmt.Sprintf("%s does not know instance %s, asked twice", v.claim.Status.Provider, v.claim.Status.InstanceID))
+	v.reach(ctx, "Gone", "")
+	return proceed(), nil
+}
+
+// close writes the end everywhere, in the order in which a crash does no harm: Terminated on the claim, the ledger, the
+// reservation, and last the finalizer.
+func (v *visit) close(ctx context.Context) (next, error) {
+	record := v.record()
+	v.claim.Status.DollarsPerHour = &money.Dollars{}
+	if err := v.persist(ctx); err != nil {
+		return halt(), err
+	}
+	if record.Token != "" {
+		if err := v.Ledger.Update(ctx, record); err != nil {
+			v.event(corev1.EventTypeWarning, v1alpha1.ReasonLedgerUnavailable, err.Error())
+			return waitFor(destroyRetry), nil
+		}
+	}
+	if err := v.editPool(ctx, func(p *v1alpha1.GPUNodePool) bool { return reserve.Release(p, v.claim.Name) }); err != nil {
+		return halt(), err
+	}
+	v.Workers.Forget(string(v.claim.UID))
+	before := v.claim.DeepCopy()
+	controllerutil.RemoveFinalizer(v.claim, v1alpha1.Finalizer)
+	err := v.Client.Patch(ctx, v.claim, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	v.base = v.claim.DeepCopy()
+	return halt(), client.IgnoreNotFound(err)
+}
+
+// editPool changes the pool's reservations under its resourceVersion. A pool that no longer exists has none.
+func (v *visit) editPool(ctx context.Context, edit func(*v1alpha1.GPUNodePool) bool) error {
+	pool := &v1alpha1.GPUNodePool{}
+	if err := v.Reader.Get(ctx, client.ObjectKey{Name: v.claim.Spec.Pool}, pool); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if !edit(pool) {
+		return nil
+	}
+	return v.Client.Status().Update(ctx, pool)
+}
+
+// record is the claim's row in the ledger, as complete as it is known; empty when nothing was ever asked for.
+func (v *visit) record() ledger.Instance {
+	s := v.claim.Status
+	if s.Attempt == nil {
+		return ledger.Instance{}
+	}
+	in := ledger.Instance{Token: s.Attempt.Token, ClaimUID: string(v.claim.UID), Claim: v.claim.Name, Pool: v.claim.Spec.Pool,
+		Provider: s.Provider, CapacityType: s.CapacityType, Region: s.Region, OfferID: s.Attempt.OfferID, GPU: s.GPU,
+		GPUCount: int(s.GPUCount), Price: s.Attempt.Price, IntendedAt: s.Attempt.WrittenAt.Time, InstanceID: s.InstanceID}
+	for _, p := range v.claim.Spec.Placements {
+		in.Models = append(in.Models, p.Workload)
+	}
+	for _, st := range s.Steps {
+		switch st.Name {
+		case stepCreated:
+			at := st.At.Time
+			in.CreatedAt = &at
+		case "DestroyAsked":
+			at := st.At.Time
+			in.DestroyAskedAt = &at
+		case "Gone":
+			at := st.At.Time
+			in.GoneAt = &at
+		}
+	}
+	if s.InstanceID != "" {
+		in.Rate = s.DollarsPerHour
+	}
+	if !v.claim.DeletionTimestamp.IsZero() {
+		in.EndReason = v.endReason()
+	}
+	in.Refused = s.Attempt.Outcome == v1alpha1.AttemptRefused && s.InstanceID == ""
+	return in
+}

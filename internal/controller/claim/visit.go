@@ -1,0 +1,185 @@
+package claim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/munhq/gpuscale/api/v1alpha1"
+	"github.com/munhq/gpuscale/internal/account"
+	"github.com/munhq/gpuscale/internal/agentapi"
+	"github.com/munhq/gpuscale/internal/ledger"
+)
+
+// visit is one reconcile of one claim: the copy being changed and what it was when read.
+type visit struct {
+	*Reconciler
+	claim *v1alpha1.GPUNodeClaim
+	base  *v1alpha1.GPUNodeClaim
+	acct  *account.Account
+	// agent is its latest answer in this visit; nil while it has not answered.
+	agent *agentapi.Status
+}
+
+func newVisit(r *Reconciler, claim *v1alpha1.GPUNodeClaim) *visit {
+	return &visit{Reconciler: r, claim: claim.DeepCopy(), base: claim}
+}
+
+func (v *visit) log(ctx context.Context) logr.Logger { return log.FromContext(ctx) }
+
+func (v *visit) is(condition string) bool {
+	return meta.IsStatusConditionTrue(v.claim.Status.Conditions, condition)
+}
+
+// set records a condition. A change of status or reason is also an event, so that a person who describes the claim
+// reads its life in order; a change of words alone is not.
+func (v *visit) set(condition string, status metav1.ConditionStatus, reason, message string) {
+	old := meta.FindStatusCondition(v.claim.Status.Conditions, condition)
+	turned := old == nil || old.Status != status || old.Reason != reason
+	meta.SetStatusCondition(&v.claim.Status.Conditions, metav1.Condition{Type: condition, Status: status, Reason: reason,
+		Message: message, ObservedGeneration: v.claim.Generation, LastTransitionTime: metav1.NewTime(v.now())})
+	if !turned {
+		return
+	}
+	kind := corev1.EventTypeNormal
+	if slices.Contains(warnings, reason) {
+		kind = corev1.EventTypeWarning
+	}
+	v.event(kind, reason, message)
+}
+
+// warnings are the reasons that a person should look at.
+var warnings = []string{
+	v1alpha1.ReasonCreateUnclear, v1alpha1.ReasonOverPriced, v1alpha1.ReasonDiedWhileBooting,
+	v1alpha1.ReasonInstanceLost, v1alpha1.ReasonInstanceStopped, v1alpha1.ReasonBootTimeout,
+	v1alpha1.ReasonAgentUnreachable, v1alpha1.ReasonGPUMismatch, v1alpha1.ReasonModelFailed,
+	v1alpha1.ReasonInterrupted, v1alpha1.ReasonDrainTimeout, v1alpha1.ReasonDestroyFailed,
+	v1alpha1.ReasonCredentialsUnavailable, v1alpha1.ReasonProviderUnavailable, v1alpha1.ReasonLedgerUnavailable,
+	v1alpha1.ReasonInvalidRequest, v1alpha1.ReasonNotReserved, v1alpha1.ReasonNoOfferInReservation,
+}
+
+// maxNote is the most that an event's note may hold.
+const maxNote = 1000
+
+func (v *visit) event(kind, reason, message string) {
+	if len(message) > maxNote {
+		message = strings.ToValidUTF8(message[:maxNote], "") + "…"
+	}
+	v.Events.Eventf(v.claim, nil, kind, reason, actionOf(v.claim), "%s", message)
+}
+
+// actionOf is the verb under which events are recorded.
+func actionOf(c *v1alpha1.GPUNodeClaim) string {
+	if !c.DeletionTimestamp.IsZero() {
+		return "End"
+	}
+	return "Serve"
+}
+
+// reach records a milestone once, with its time, on the claim and in the ledger's history.
+func (v *visit) reach(ctx context.Context, name, message string) {
+	if slices.ContainsFunc(v.claim.Status.Steps, func(s v1alpha1.Step) bool { return s.Name == name }) {
+		return
+	}
+	now := v.now()
+	v.claim.Status.Steps = append(v.claim.Status.Steps,
+		v1alpha1.Step{Name: name, At: metav1.NewMicroTime(now), Message: message})
+	v.history(ctx, name, message)
+}
+
+// history writes an event to the ledger. It is a record for people: losing one costs no money, so it does not stop the
+// claim.
+func (v *visit) history(ctx context.Context, kind, message string) {
+	if v.claim.Status.Attempt == nil {
+		return
+	}
+	e := ledger.Event{Token: v.claim.Status.Attempt.Token, At: v.now(), Kind: kind, Message: message}
+	if err := v.Ledger.Event(ctx, e); err != nil {
+		v.log(ctx).Error(err, "ledger event not written", "kind", kind)
+	}
+}
+
+// fail ends the claim: the walk stops and deletes it. The first failure is the one that is kept.
+func (v *visit) fail(stepName, reason string, culprit v1alpha1.Culprit, message string) {
+	if v.claim.Status.Failure != nil {
+		return
+	}
+	v.claim.Status.Failure = &v1alpha1.Failure{Step: stepName, Reason: reason, Culprit: culprit, Message: message,
+		At: metav1.NewTime(v.now())}
+}
+
+// persist writes the status if it changed. The phase is derived here and nowhere else. A conflict with the disruption
+// controller, which owns Idle and demandEndedAt, is resolved by taking its fields; anything else of ours stands.
+func (v *visit) persist(ctx context.Context) error {
+	for range 5 {
+		v.claim.Status.Phase = phaseOf(v.claim)
+		v.claim.Status.ObservedGeneration = v.claim.Generation
+		if equality.Semantic.DeepEqual(v.base.Status, v.claim.Status) {
+			return nil
+		}
+		err := v.persistExclusive(ctx)
+		if !apierrors.IsConflict(err) {
+			return client.IgnoreNotFound(err)
+		}
+		if err := v.rebase(ctx); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+	}
+	return fmt.Errorf("claim %s: status not written after five conflicts", v.claim.Name)
+}
+
+// persistExclusive writes the status only if nobody else wrote the claim since it was read.
+func (v *visit) persistExclusive(ctx context.Context) error {
+	v.claim.Status.Phase = phaseOf(v.claim)
+	patch := client.MergeFromWithOptions(v.base.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	status := v.claim.Status.DeepCopy()
+	if err := v.Client.Status().Patch(ctx, v.claim, patch); err != nil {
+		v.claim.Status = *status
+		return err
+	}
+	v.claim.Status = *status
+	v.base = v.claim.DeepCopy()
+	return nil
+}
+
+// rebase puts our status on top of the newest object.
+func (v *visit) rebase(ctx context.Context) error {
+	fresh := &v1alpha1.GPUNodeClaim{}
+	if err := v.Reader.Get(ctx, client.ObjectKeyFromObject(v.claim), fresh); err != nil {
+		return err
+	}
+	ours := v.claim.Status.DeepCopy()
+	ours.DemandEndedAt = fresh.Status.DemandEndedAt
+	if idle := meta.FindStatusCondition(fresh.Status.Conditions, v1alpha1.ConditionIdle); idle != nil {
+		meta.SetStatusCondition(&ours.Conditions, *idle)
+	}
+	v.base, v.claim = fresh, fresh.DeepCopy()
+	v.claim.Status = *ours
+	return nil
+}
+
+// account opens the account that this claim bought or will buy from.
+func (v *visit) account(ctx context.Context) (*account.Account, error) {
+	if v.acct == nil {
+		ref := account.RefOf(v1alpha1.ProviderSpec{Name: v.claim.Status.Provider, APIKeySecret: v.claim.Status.CredentialSecret})
+		a, err := v.Accounts.For(ctx, ref)
+		if err != nil {
+			var ok bool
+			if a, ok = v.Accounts.Latest(ref); !ok {
+				return nil, err
+			}
+		}
+		v.acct = a
+	}
+	return v.acct, nil
+}

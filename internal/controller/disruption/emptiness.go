@@ -1,0 +1,172 @@
+package disruption
+
+import (
+	"context"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/munhq/gpuscale/api/v1alpha1"
+	"github.com/munhq/gpuscale/internal/demand"
+	"github.com/munhq/gpuscale/internal/planner"
+)
+
+// agentPoll is how often a node that may be idle is looked at when nothing else happens.
+const agentPoll = 5 * time.Second
+
+// emptiness ends a claim whose models nobody has asked for since the cooldown. The agent's own, fresh account decides;
+// an agent that does not answer is not idle.
+func (r *Reconciler) emptiness(ctx context.Context, claim *v1alpha1.GPUNodeClaim) (reconcile.Result, error) {
+	in, err := r.situation(ctx, claim)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	wanted := planner.Wanted(claim, in.Claims, in.Workloads) != ""
+	if claim.Status.Attempt == nil && !wanted {
+		return reconcile.Result{}, r.end(ctx, claim, v1alpha1.ReasonDemandEnded, "its demand ended before anything was bought")
+	}
+	if !meta.IsStatusConditionTrue(claim.Status.Conditions, v1alpha1.ConditionReady) {
+		return reconcile.Result{}, nil
+	}
+	if err := r.noteDemand(ctx, claim, wanted, in.Now); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	in.Agent = r.ask(ctx, claim)
+	v := planner.Idle(in)
+	if err := r.noteIdle(ctx, claim, v); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if v.Idle {
+		return reconcile.Result{}, r.end(ctx, claim, v.Reason, v.Message)
+	}
+	wait := agentPoll
+	if left := v.EndsAt.Sub(in.Now); !v.EndsAt.IsZero() && left < wait {
+		wait = left
+	}
+	return reconcile.Result{RequeueAfter: wait}, nil
+}
+
+// situation is everything but the agent's word that the judgement is made from.
+func (r *Reconciler) situation(ctx context.Context, claim *v1alpha1.GPUNodeClaim) (planner.IdleInput, error) {
+	in := planner.IdleInput{Now: r.Clock.Now(), Claim: claim}
+	var claims v1alpha1.GPUNodeClaimList
+	if err := r.Client.List(ctx, &claims); err != nil {
+		return in, err
+	}
+	for i := range claims.Items {
+		in.Claims = append(in.Claims, &claims.Items[i])
+	}
+	pool := &v1alpha1.GPUNodePool{}
+	err := r.Client.Get(ctx, client.ObjectKey{Name: claim.Spec.Pool}, pool)
+	switch {
+	case err == nil:
+		in.Pool = pool
+	case !apierrors.IsNotFound(err):
+		return in, err
+	}
+	in.Workloads, err = r.workloads(ctx)
+	return in, err
+}
+
+// workloads is demand as it is now.
+func (r *Reconciler) workloads(ctx context.Context) ([]demand.Workload, error) {
+	var (
+		pods  corev1.PodList
+		sets  appsv1.ReplicaSetList
+		pools v1alpha1.GPUNodePoolList
+	)
+	for _, list := range []client.ObjectList{&pods, &sets, &pools} {
+		if err := r.Client.List(ctx, list); err != nil {
+			return nil, err
+		}
+	}
+	in := demand.Input{Options: r.Demand}
+	for i := range pods.Items {
+		in.Pods = append(in.Pods, &pods.Items[i])
+	}
+	for i := range sets.Items {
+		in.ReplicaSets = append(in.ReplicaSets, &sets.Items[i])
+	}
+	for i := range pools.Items {
+		in.Pools = append(in.Pools, &pools.Items[i])
+	}
+	return demand.Workloads(in).Workloads, nil
+}
+
+// ask is the agent's fresh account.
+func (r *Reconciler) ask(ctx context.Context, claim *v1alpha1.GPUNodeClaim) planner.AgentView {
+	ctx, cancel := context.WithTimeout(ctx, r.AgentTimeout)
+	defer cancel()
+	s, err := r.Workers.Status(ctx, claim.Status.Endpoint, string(claim.UID))
+	if err != nil {
+		return planner.AgentView{}
+	}
+	a := planner.AgentView{Known: true, InFlight: s.InFlight}
+	if s.LastRequest != nil {
+		a.LastRequest = *s.LastRequest
+	}
+	return a
+}
+
+// noteDemand remembers when the last demand for the claim's models ended, and forgets it when demand is back.
+func (r *Reconciler) noteDemand(ctx context.Context, claim *v1alpha1.GPUNodeClaim, wanted bool, now time.Time) error {
+	if wanted == (claim.Status.DemandEndedAt == nil) {
+		return nil
+	}
+	return r.patch(ctx, claim, func(s *v1alpha1.GPUNodeClaimStatus) {
+		s.DemandEndedAt = nil
+		if !wanted {
+			at := metav1.NewTime(now)
+			s.DemandEndedAt = &at
+		}
+	})
+}
+
+// noteIdle keeps the condition Idle: True while a cooldown runs, with its end in the message.
+func (r *Reconciler) noteIdle(ctx context.Context, claim *v1alpha1.GPUNodeClaim, v planner.IdleVerdict) error {
+	c := metav1.Condition{Type: v1alpha1.ConditionIdle, Status: metav1.ConditionFalse, Reason: v.Reason, Message: v.Message,
+		ObservedGeneration: claim.Generation}
+	if !v.Since.IsZero() {
+		c.Status = metav1.ConditionTrue
+	}
+	old := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionIdle)
+	if old != nil && old.Status == c.Status && old.Message == c.Message {
+		return nil
+	}
+	turned := c.Status == metav1.ConditionTrue && (old == nil || old.Status != c.Status)
+	err := r.patch(ctx, claim, func(s *v1alpha1.GPUNodeClaimStatus) { meta.SetStatusCondition(&s.Conditions, c) })
+	if err != nil {
+		return err
+	}
+	if turned {
+		r.Events.Eventf(claim, nil, corev1.EventTypeNormal, v1alpha1.ReasonIdle, "Watch", "%s", v.Message)
+	}
+	return nil
+}
+
+func (r *Reconciler) patch(ctx context.Context, claim *v1alpha1.GPUNodeClaim, edit func(*v1alpha1.GPUNodeClaimStatus)) error {
+	before := claim.DeepCopy()
+	edit(&claim.Status)
+	return r.Client.Status().Patch(ctx, claim, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+}
+
+// end marks the claim with the reason and deletes it, if it is still what was judged.
+func (r *Reconciler) end(ctx context.Context, claim *v1alpha1.GPUNodeClaim, reason, why string) error {
+	before := claim.DeepCopy()
+	if claim.Annotations == nil {
+		claim.Annotations = map[string]string{}
+	}
+	claim.Annotations[v1alpha1.AnnotationDrain] = reason
+	if err := r.Client.Patch(ctx, claim, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	r.Events.Eventf(claim, nil, corev1.EventTypeNormal, reason, "End", "ending: %s", why)
+	uid := claim.UID
+	return client.IgnoreNotFound(r.Client.Delete(ctx, claim, client.Preconditions{UID: &uid}))
+}

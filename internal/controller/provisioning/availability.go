@@ -1,0 +1,76 @@
+package provisioning
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/munhq/gpuscale/api/v1alpha1"
+	"github.com/munhq/gpuscale/internal/offers"
+	"github.com/munhq/gpuscale/internal/planner"
+)
+
+// noteAvailability says on each pool whether its last search found anything that the pool itself allows, apart from
+// what any workload asks. It is written when the answer turns, not when the numbers do.
+func (r *Reconciler) noteAvailability(ctx context.Context, w *world, markets []planner.Market) {
+	for _, cached := range w.pools {
+		if !cached.DeletionTimestamp.IsZero() {
+			continue
+		}
+		c := r.availability(cached, markets)
+		old := meta.FindStatusCondition(cached.Status.Conditions, c.Type)
+		if old != nil && old.Status == c.Status && old.Reason == c.Reason {
+			continue
+		}
+		pool := cached.DeepCopy()
+		meta.SetStatusCondition(&pool.Status.Conditions, c)
+		patch := client.MergeFromWithOptions(cached, client.MergeFromWithOptimisticLock{})
+		if err := r.Client.Status().Patch(ctx, pool, patch); err != nil {
+			// A word for people; the next search says it again.
+			log.FromContext(ctx).V(1).Info("availability not written", "pool", pool.Name, "error", err.Error())
+		}
+	}
+}
+
+func (r *Reconciler) availability(pool *v1alpha1.GPUNodePool, markets []planner.Market) metav1.Condition {
+	var (
+		why      offers.Explanation
+		troubles []string
+		now      = r.Clock.Now()
+		rests    = r.Rests.View(now)
+	)
+	for _, m := range markets {
+		if m.Pool != pool.Name {
+			continue
+		}
+		if m.Err != "" {
+			troubles = append(troubles, m.Err)
+			continue
+		}
+		need, err := offers.NeedOf(pool.Spec.Providers[m.Entry], pool.Spec.Requirements, m.Account)
+		if err != nil {
+			troubles = append(troubles, err.Error())
+			continue
+		}
+		_, e := offers.Select(m.Offers, need, rests, now)
+		why = why.Merge(e)
+	}
+	c := metav1.Condition{Type: v1alpha1.ConditionOffersAvailable, ObservedGeneration: pool.Generation,
+		Message: strings.Join(append([]string{why.String()}, troubles...), "; ")}
+	switch {
+	case why.Kept() > 0:
+		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonOffersFound
+	case len(troubles) > 0:
+		c.Status, c.Reason = metav1.ConditionUnknown, v1alpha1.ReasonSearchFailed
+		c.Message = strings.Join(troubles, "; ")
+	default:
+		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonNoOffers
+		c.Message = fmt.Sprintf("nothing that the pool allows: %s", why)
+	}
+	return c
+}

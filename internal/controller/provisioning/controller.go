@@ -1,0 +1,143 @@
+// Package provisioning turns unmet demand into reservations and claims. It observes, asks the planner, and applies the
+// plan in the one order that is safe: the reservation, in a single status update that carries the version of the pool
+// the plan was made from, and then the claim.
+//
+// It decides nothing itself and buys nothing: buying is the claim controller's, under the reservation made here.
+package provisioning
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/munhq/gpuscale/api/v1alpha1"
+	"github.com/munhq/gpuscale/internal/account"
+	"github.com/munhq/gpuscale/internal/demand"
+	"github.com/munhq/gpuscale/internal/offers/rest"
+	"github.com/munhq/gpuscale/internal/planner"
+)
+
+// Accounts gives the account that a pool entry's credentials open.
+type Accounts interface {
+	For(ctx context.Context, ref account.Ref) (*account.Account, error)
+}
+
+// Reconciler is the provisioning controller. All demand is planned together, so there is one request and one worker.
+// Its fields are set once, before SetupWithManager.
+type Reconciler struct {
+	Client client.Client
+	// Reader reads past the cache.
+	Reader   client.Reader
+	Accounts Accounts
+	Rests    *rest.Book
+	Events   events.EventRecorder
+	Clock    clock.Clock
+	// Demand are the options of the demand rules (--all-gpu-pods).
+	Demand demand.Options
+	// Replan is how soon unmet demand is planned again when nothing else happens.
+	Replan time.Duration
+	// SearchTimeout bounds the wait for the slowest provider: the others' offers are not held up for longer.
+	SearchTimeout time.Duration
+
+	state
+}
+
+// DefaultReplan and DefaultSearchTimeout are what production uses.
+const (
+	DefaultReplan        = 15 * time.Second
+	DefaultSearchTimeout = 10 * time.Second
+)
+
+// state is what one worker remembers between requests.
+type state struct {
+	// windowSince is when the first unmet pod was seen; zero while no window is open.
+	windowSince time.Time
+	purchases   purchases
+	written     map[types.UID]podNote
+}
+
+var everything = reconcile.Request{NamespacedName: types.NamespacedName{Name: "everything"}}
+
+// SetupWithManager registers the controller: any pod that may ask, any pool and any claim leads to the same request.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		return []reconcile.Request{everything}
+	})
+	return ctrl.NewControllerManagedBy(mgr).Named("provisioning").
+		Watches(&corev1.Pod{}, all, podsThatMayAsk(r.Demand)).
+		Watches(&v1alpha1.GPUNodePool{}, all).
+		Watches(&v1alpha1.GPUNodeClaim{}, all).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
+		Complete(r)
+}
+
+// Reconcile plans all demand once.
+func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	w, err := r.observe(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if changed, err := r.tidy(ctx, w); err != nil || changed {
+		return reconcile.Result{RequeueAfter: time.Millisecond}, client.IgnoreNotFound(err)
+	}
+	wait, plan, err := r.plan(ctx, w)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := r.tell(ctx, w, plan); err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: wait}, nil
+}
+
+// plan waits for the batch window, then searches, plans and applies. It returns when to look again (0: when something
+// changes).
+func (r *Reconciler) plan(ctx context.Context, w *world) (time.Duration, planner.Plan, error) {
+	now := r.Clock.Now()
+	missing := planner.Make(w.snapshot(now, nil, r)).Unmet // without a market nothing can be bought
+	if len(missing) == 0 {
+		r.windowSince = time.Time{}
+		return 0, planner.Plan{}, nil
+	}
+	if r.windowSince.IsZero() {
+		r.windowSince = now
+	}
+	if left := w.batchWindow() - now.Sub(r.windowSince); left > 0 {
+		return left, planner.Plan{}, nil
+	}
+	markets := r.search(ctx, w)
+	plan := planner.Make(w.snapshot(r.Clock.Now(), markets, r))
+	applied, err := r.apply(ctx, plan)
+	if err != nil {
+		return 0, plan, err
+	}
+	// After the reservations: this write would change the version that they are made against.
+	r.noteAvailability(ctx, w, markets)
+	if applied {
+		r.windowSince = time.Time{}
+	}
+	return r.again(plan, now), plan, nil
+}
+
+// again is when a plan with unmet demand is worth another try.
+func (r *Reconciler) again(p planner.Plan, now time.Time) time.Duration {
+	if len(p.Unmet) == 0 {
+		return 0
+	}
+	wait := r.Replan
+	for _, u := range p.Unmet {
+		if left := u.RetryAt.Sub(now); !u.RetryAt.IsZero() && left > 0 && left < wait {
+			wait = left
+		}
+	}
+	return wait
+}

@@ -1,0 +1,173 @@
+package provisioning
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/munhq/gpuscale/api/v1alpha1"
+	"github.com/munhq/gpuscale/internal/account"
+	"github.com/munhq/gpuscale/internal/demand"
+	"github.com/munhq/gpuscale/internal/offers"
+	"github.com/munhq/gpuscale/internal/planner"
+	"github.com/munhq/gpuscale/internal/reserve"
+	"github.com/munhq/gpuscale/pkg/provider"
+)
+
+// world is everything that is observed for one plan.
+type world struct {
+	pools  []*v1alpha1.GPUNodePool
+	claims []*v1alpha1.GPUNodeClaim
+	pods   []*corev1.Pod
+	demand demand.Result
+}
+
+// podsThatMayAsk leaves out the pods of everyone else, which are most of them.
+func podsThatMayAsk(o demand.Options) builder.WatchesOption {
+	return builder.WithPredicates(predicate.NewPredicateFuncs(func(obj client.Object) bool {
+		pod, ok := obj.(*corev1.Pod)
+		return ok && demand.MayAsk(pod, o)
+	}))
+}
+
+func (r *Reconciler) observe(ctx context.Context) (*world, error) {
+	var (
+		pods   corev1.PodList
+		sets   appsv1.ReplicaSetList
+		pools  v1alpha1.GPUNodePoolList
+		claims v1alpha1.GPUNodeClaimList
+	)
+	for _, list := range []client.ObjectList{&pods, &sets, &pools, &claims} {
+		if err := r.Client.List(ctx, list); err != nil {
+			return nil, err
+		}
+	}
+	w := &world{pools: pointers(pools.Items), claims: pointers(claims.Items)}
+	for i := range pods.Items {
+		if demand.MayAsk(&pods.Items[i], r.Demand) {
+			w.pods = append(w.pods, &pods.Items[i])
+		}
+	}
+	for _, c := range w.claims {
+		r.purchases.see(c)
+	}
+	w.demand = demand.Workloads(demand.Input{Pods: w.pods, ReplicaSets: pointers(sets.Items), Pools: w.pools, Options: r.Demand})
+	return w, nil
+}
+
+func pointers[T any](items []T) []*T {
+	out := make([]*T, len(items))
+	for i := range items {
+		out[i] = &items[i]
+	}
+	return out
+}
+
+func (w *world) snapshot(now time.Time, markets []planner.Market, r *Reconciler) planner.Snapshot {
+	return planner.Snapshot{Now: now, Pools: w.pools, Claims: w.claims, Workloads: w.demand.Workloads, Markets: markets,
+		Rests: r.Rests.View(now), Purchases: r.purchases.since(now.Add(-time.Hour))}
+}
+
+// batchWindow is the shortest window of the pools: one window is open at a time, and nobody should wait for longer than
+// the pool that will serve them says.
+func (w *world) batchWindow() time.Duration {
+	const byDefault = 10 * time.Second
+	shortest := time.Duration(-1)
+	for _, p := range w.pools {
+		if d := p.Spec.Scaling.BatchWindow.Or(byDefault); shortest < 0 || d < shortest {
+			shortest = d
+		}
+	}
+	return max(shortest, 0)
+}
+
+// tidy keeps the account of promises true before anything is planned on it: entries whose claim never came are dropped
+// after a minute, and those that a lost status forgot are put back. It reports whether it wrote anything.
+func (r *Reconciler) tidy(ctx context.Context, w *world) (bool, error) {
+	now := r.Clock.Now()
+	for _, cached := range w.pools {
+		pool := cached.DeepCopy()
+		missing := reserve.Missing(pool, w.claims)
+		reserve.Restore(pool, missing)
+		dropped := reserve.DropOrphans(pool, now, func(name string) bool {
+			err := r.Reader.Get(ctx, client.ObjectKey{Name: name}, &v1alpha1.GPUNodeClaim{})
+			return !apierrors.IsNotFound(err)
+		})
+		if len(missing) == 0 && len(dropped) == 0 {
+			continue
+		}
+		if err := r.Client.Status().Update(ctx, pool); err != nil {
+			return false, ignoreConflict(err)
+		}
+		for _, name := range dropped {
+			r.Events.Eventf(pool, nil, corev1.EventTypeWarning, v1alpha1.ReasonReservationExpiry, "Reserve",
+				"the claim %s of a reservation never came; the reservation is dropped", name)
+		}
+		return true, nil
+	}
+	return false, nil
+}
+
+func ignoreConflict(err error) error {
+	if apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// search asks every entry of every live pool at once. An entry that fails has a market without offers that says why;
+// one that is slow is left out of this plan and found in the cache by the next.
+func (r *Reconciler) search(ctx context.Context, w *world) []planner.Market {
+	ctx, cancel := context.WithTimeout(ctx, r.SearchTimeout)
+	defer cancel()
+	var (
+		wg      sync.WaitGroup
+		markets []planner.Market
+	)
+	for _, pool := range w.pools {
+		if !pool.DeletionTimestamp.IsZero() {
+			continue
+		}
+		for i := range pool.Spec.Providers {
+			markets = append(markets, planner.Market{Pool: pool.Name, Entry: i})
+		}
+	}
+	byName := map[string]*v1alpha1.GPUNodePool{}
+	for _, p := range w.pools {
+		byName[p.Name] = p
+	}
+	for i := range markets {
+		wg.Go(func() { r.fill(ctx, byName[markets[i].Pool], &markets[i]) })
+	}
+	wg.Wait()
+	return markets
+}
+
+func (r *Reconciler) fill(ctx context.Context, pool *v1alpha1.GPUNodePool, m *planner.Market) {
+	entry := pool.Spec.Providers[m.Entry]
+	acct, err := r.Accounts.For(ctx, account.RefOf(entry))
+	if err != nil {
+		m.Err = err.Error()
+		return
+	}
+	m.Account = acct.Fingerprint
+	m.Offers, err = acct.Catalogue.Offers(ctx, offers.QueryOf(entry, pool.Spec.Requirements), catalogueAge)
+	if err != nil {
+		m.Err = fmt.Sprintf("%s: %v", entry.Name, err)
+		act := offers.ActionFor(err, offers.Call{Op: offers.OpRead, Provider: acct.Provider, Account: acct.Fingerprint})
+		for _, k := range act.Rest {
+			r.Rests.FailFor(k, act.RestAtLeast, string(provider.KindOf(err)), err.Error(), r.Clock.Now())
+		}
+	}
+}
+
+// catalogueAge is how old offers may be for planning; the claim asks for fresher ones before it buys.
+const catalogueAge = 20 * time.Second

@@ -1,0 +1,214 @@
+package provisioning
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/munhq/gpuscale/api/v1alpha1"
+	"github.com/munhq/gpuscale/internal/demand"
+	"github.com/munhq/gpuscale/internal/planner"
+)
+
+// verdict is what a pod is told.
+type verdict struct {
+	served  bool
+	reason  string
+	message string
+}
+
+// podNote is what a pod was last told and when.
+type podNote struct {
+	verdict
+	at time.Time
+}
+
+// repeatAfter bounds how often a pod is told the same reason in other words.
+const repeatAfter = time.Minute
+
+// tell writes the condition gpuscale.io/Served of every pod that asks.
+func (r *Reconciler) tell(ctx context.Context, w *world, plan planner.Plan) error {
+	verdicts := w.verdicts(plan)
+	live := map[types.UID]podNote{}
+	for _, pod := range w.pods {
+		v, ok := verdicts[pod.UID]
+		if !ok {
+			continue
+		}
+		note, err := r.tellPod(ctx, pod, v)
+		if err != nil {
+			return err
+		}
+		live[pod.UID] = note
+	}
+	r.written = live
+	return nil
+}
+
+// tellPod writes when the reason changes, and at most once a minute when only the words do.
+func (r *Reconciler) tellPod(ctx context.Context, pod *corev1.Pod, v verdict) (podNote, error) {
+	now := r.Clock.Now()
+	last, known := r.written[pod.UID]
+	old := condition(pod)
+	if !known && old != nil {
+		last = podNote{verdict{old.Status == corev1.ConditionTrue, old.Reason, old.Message}, old.LastProbeTime.Time}
+	}
+	if last.served && !v.served && v.reason != v1alpha1.PodReasonInvalidAnnotation {
+		v.message = "was served and is not now: " + v.message
+		v.reason = v1alpha1.PodReasonLost
+	}
+	turned := old == nil || last.reason != v.reason || last.served != v.served
+	if !turned && (last.message == v.message || now.Sub(last.at) < repeatAfter) {
+		return last, nil
+	}
+	before := pod.DeepCopy()
+	after := pod.DeepCopy()
+	setCondition(after, v, now)
+	if err := r.Client.Status().Patch(ctx, after, client.StrategicMergeFrom(before)); err != nil {
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			return last, nil
+		}
+		return last, err
+	}
+	if turned {
+		kind := corev1.EventTypeNormal
+		if !v.served && !slices.Contains(quiet, v.reason) {
+			kind = corev1.EventTypeWarning
+		}
+		r.Events.Eventf(pod, nil, kind, v.reason, "Serve", "%s", v.message)
+	}
+	return podNote{v, now}, nil
+}
+
+// quiet are the reasons that are no cause for worry.
+var quiet = []string{v1alpha1.PodReasonPlanned, v1alpha1.PodReasonCreating, v1alpha1.PodReasonBooting}
+
+func condition(pod *corev1.Pod) *corev1.PodCondition {
+	for i, c := range pod.Status.Conditions {
+		if c.Type == v1alpha1.PodConditionServed {
+			return &pod.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+func setCondition(pod *corev1.Pod, v verdict, now time.Time) {
+	status := corev1.ConditionFalse
+	if v.served {
+		status = corev1.ConditionTrue
+	}
+	c := corev1.PodCondition{Type: v1alpha1.PodConditionServed, Status: status, Reason: v.reason, Message: v.message,
+		LastProbeTime: metav1.NewTime(now), LastTransitionTime: metav1.NewTime(now)}
+	if old := condition(pod); old != nil {
+		if old.Status == status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+		*old = c
+		return
+	}
+	pod.Status.Conditions = append(pod.Status.Conditions, c)
+}
+
+// verdicts says for each pod that asks how it is served, or why not.
+func (w *world) verdicts(plan planner.Plan) map[types.UID]verdict {
+	out := map[types.UID]verdict{}
+	for _, p := range w.demand.Problems {
+		if p.Pod.UID != "" {
+			out[p.Pod.UID] = verdict{reason: p.Reason, message: p.Message}
+		}
+	}
+	for _, wl := range w.demand.Workloads {
+		claims := w.serving(wl.Key)
+		for i, pod := range wl.Pods {
+			if i < len(claims) {
+				out[pod.UID] = byClaim(claims[i], wl.Key)
+				continue
+			}
+			out[pod.UID] = withoutClaim(wl, plan)
+		}
+	}
+	return out
+}
+
+// serving are the claims that hold a replica of the workload and are not ending, the furthest first.
+func (w *world) serving(key string) []*v1alpha1.GPUNodeClaim {
+	var out []*v1alpha1.GPUNodeClaim
+	for _, c := range w.claims {
+		if !c.DeletionTimestamp.IsZero() || c.Status.Failure != nil {
+			continue
+		}
+		if slices.ContainsFunc(c.Spec.Placements, func(p v1alpha1.Placement) bool { return p.Workload == key }) {
+			out = append(out, c)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b *v1alpha1.GPUNodeClaim) int {
+		return cmp.Or(rank(b)-rank(a), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+	})
+	return out
+}
+
+func rank(c *v1alpha1.GPUNodeClaim) int {
+	switch c.Status.Phase {
+	case v1alpha1.PhaseReady:
+		return 3
+	case v1alpha1.PhaseBootstrapping:
+		return 2
+	case v1alpha1.PhaseProvisioning:
+		return 1
+	}
+	return 0
+}
+
+func byClaim(c *v1alpha1.GPUNodeClaim, model string) verdict {
+	ready := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionReady)
+	switch {
+	case ready != nil && ready.Status == metav1.ConditionTrue:
+		return verdict{true, v1alpha1.PodReasonServed, fmt.Sprintf(
+			"claim %s serves it on %s at %s $/h; ask the gateway for model %q", c.Name, c.Status.GPU, c.Status.DollarsPerHour, model)}
+	case c.Status.Phase == v1alpha1.PhaseReady && ready != nil:
+		return verdict{false, v1alpha1.PodReasonLost, fmt.Sprintf("claim %s: %s", c.Name, ready.Message)}
+	case c.Status.Phase == v1alpha1.PhaseBootstrapping:
+		return verdict{false, v1alpha1.PodReasonBooting, fmt.Sprintf("claim %s: %s", c.Name, latest(c,
+			v1alpha1.ConditionModelLoaded, v1alpha1.ConditionAgentConnected, v1alpha1.ConditionInstanceRunning))}
+	case c.Status.Phase == v1alpha1.PhaseProvisioning:
+		return verdict{false, v1alpha1.PodReasonCreating, fmt.Sprintf("claim %s: %s", c.Name,
+			latest(c, v1alpha1.ConditionInstanceRunning, v1alpha1.ConditionInstanceCreated))}
+	}
+	return verdict{false, v1alpha1.PodReasonPlanned, fmt.Sprintf("claim %s may spend up to %s $/h", c.Name, c.Spec.MaxPrice)}
+}
+
+// latest is the message of the first of these conditions that is set.
+func latest(c *v1alpha1.GPUNodeClaim, types ...string) string {
+	for _, t := range types {
+		if cond := meta.FindStatusCondition(c.Status.Conditions, t); cond != nil {
+			return cond.Message
+		}
+	}
+	return "starting"
+}
+
+func withoutClaim(wl demand.Workload, plan planner.Plan) verdict {
+	for _, p := range plan.Purchases {
+		for _, pl := range p.Spec.Placements {
+			if pl.Workload == wl.Key {
+				return verdict{reason: v1alpha1.PodReasonPlanned, message: fmt.Sprintf("claim %s: %s", p.ClaimName, p.Reason)}
+			}
+		}
+	}
+	for _, u := range plan.Unmet {
+		if u.Workload == wl.Key {
+			return verdict{reason: u.Reason, message: u.Message}
+		}
+	}
+	return verdict{reason: v1alpha1.PodReasonPlanned, message: "waiting for the batch window to close before buying"}
+}

@@ -1,0 +1,190 @@
+// Package operator puts the controllers together and runs them against one cluster.
+package operator
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/munhq/gpuscale/api/v1alpha1"
+	"github.com/munhq/gpuscale/internal/agentapi"
+	"github.com/munhq/gpuscale/internal/controller/claim"
+	"github.com/munhq/gpuscale/internal/controller/disruption"
+	"github.com/munhq/gpuscale/internal/controller/pool"
+	"github.com/munhq/gpuscale/internal/controller/provisioning"
+	"github.com/munhq/gpuscale/internal/demand"
+	"github.com/munhq/gpuscale/internal/identity"
+	"github.com/munhq/gpuscale/internal/ledger"
+	restbook "github.com/munhq/gpuscale/internal/offers/rest"
+	"github.com/munhq/gpuscale/internal/workerclient"
+	"github.com/munhq/gpuscale/pkg/provider"
+)
+
+// Config is all that the operator is told.
+type Config struct {
+	Rest *rest.Config
+	// Namespace that the controller runs in (POD_NAMESPACE): its Secrets and its lease are there.
+	Namespace string
+	// LedgerURL names the money history, as ledger.Open takes it.
+	LedgerURL string
+	// Getenv reads the environment, where credentials are looked for that no Secret gives.
+	Getenv func(string) string
+	// BaseURLs and PaceFactor direct drivers to simulated clouds; empty and 0 in production.
+	BaseURLs   map[provider.Name]string
+	PaceFactor float64
+	// Transport carries the drivers' calls; nil is the standard one.
+	Transport http.RoundTripper
+	// MetricsAddr and HealthAddr are listened on; "0" turns either off.
+	MetricsAddr string
+	HealthAddr  string
+	// LeaderElection is for installations with more than one replica.
+	LeaderElection bool
+	// AllGPUPods lets a pod without a gpuscale.io/ annotation spend money.
+	AllGPUPods bool
+	// Timing of the claim controller; the zero value is claim.DefaultTiming.
+	Timing claim.Timing
+	Log    logr.Logger
+	// Clock is the system's where nil.
+	Clock clock.WithTicker
+}
+
+// Scheme has every kind that gpuscale reads or writes.
+func Scheme() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	if err := scheme.AddToScheme(s); err != nil {
+		return nil, err
+	}
+	return s, v1alpha1.AddToScheme(s)
+}
+
+// Run runs the controllers until ctx ends, or returns why it could not start.
+func Run(ctx context.Context, cfg Config) error {
+	if cfg.Clock == nil {
+		cfg.Clock = clock.RealClock{} //gpuscale:clock the operator is where production's clock is made
+	}
+	if cfg.Timing == (claim.Timing{}) {
+		cfg.Timing = claim.DefaultTiming()
+	}
+	ctx = ctrl.LoggerInto(ctx, cfg.Log)
+	led, err := ledger.Open(ctx, cfg.LedgerURL)
+	if err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	defer func() {
+		if cerr := led.Close(); cerr != nil {
+			cfg.Log.Error(cerr, "ledger not closed cleanly")
+		}
+	}()
+	mgr, err := newManager(cfg)
+	if err != nil {
+		return err
+	}
+	id, workers, err := identify(ctx, mgr, cfg)
+	if err != nil {
+		return err
+	}
+	defer workers.Close()
+	if err := setUp(ctx, mgr, cfg, id, workers, led); err != nil {
+		return err
+	}
+	return mgr.Start(ctx)
+}
+
+func newManager(cfg Config) (manager.Manager, error) {
+	s, err := Scheme()
+	if err != nil {
+		return nil, err
+	}
+	mgr, err := ctrl.NewManager(cfg.Rest, ctrl.Options{
+		Scheme:                        s,
+		Logger:                        cfg.Log,
+		Metrics:                       server.Options{BindAddress: cfg.MetricsAddr},
+		HealthProbeBindAddress:        cfg.HealthAddr,
+		LeaderElection:                cfg.LeaderElection,
+		LeaderElectionID:              "gpuscale-controller",
+		LeaderElectionNamespace:       cfg.Namespace,
+		LeaderElectionReleaseOnCancel: true,
+		// Several stacks may run in one process, in tests.
+		Controller: ctrlconfig.Controller{SkipNameValidation: ptrTo(true)},
+		Cache:      cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
+		Client: client.Options{Cache: &client.CacheOptions{
+			// Secrets are read one by one: a cache would need the right to list all of them.
+			DisableFor: []client.Object{&corev1.Secret{}, &corev1.Namespace{}},
+		}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if cfg.HealthAddr == "0" || cfg.HealthAddr == "" {
+		return mgr, nil
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return nil, err
+	}
+	return mgr, mgr.AddReadyzCheck("ping", healthz.Ping)
+}
+
+func ptrTo[T any](v T) *T { return &v }
+
+// identify reads or makes the installation's identity before any controller starts: nothing may be bought under an
+// unknown one.
+func identify(ctx context.Context, mgr manager.Manager, cfg Config) (identity.Identity, *workerclient.Client, error) {
+	c, err := client.New(cfg.Rest, client.Options{Scheme: mgr.GetScheme()})
+	if err != nil {
+		return identity.Identity{}, nil, err
+	}
+	now := cfg.Clock.Now()
+	id, err := identity.Ensure(ctx, c, c, cfg.Namespace, now)
+	if err != nil {
+		return id, nil, err
+	}
+	if err := identity.EnsureGateway(ctx, c, c, cfg.Namespace, id, now); err != nil {
+		return id, nil, fmt.Errorf("the gateway's certificate: %w", err)
+	}
+	pair, err := id.CA.Client(agentapi.RoleController, workerTTL, now)
+	if err != nil {
+		return id, nil, err
+	}
+	workers, err := workerclient.New(pair, id.CAPEM)
+	return id, workers, err
+}
+
+func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Identity, workers *workerclient.Client, led *ledger.Ledger) error {
+	rests := &restbook.Book{}
+	accounts := newAccounts(ctx, mgr.GetAPIReader(), cfg, id)
+	demandOpts := demand.Options{AllGPUPods: cfg.AllGPUPods}
+	recorder := mgr.GetEventRecorder("gpuscale")
+	secrets := secretReader{mgr.GetAPIReader()}
+	controllers := []interface{ SetupWithManager(ctrl.Manager) error }{
+		&pool.Reconciler{Client: mgr.GetClient(), Accounts: accounts, Events: recorder, Clock: cfg.Clock,
+			Recheck: pool.DefaultRecheck},
+		&provisioning.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: accounts, Rests: rests,
+			Events: recorder, Clock: cfg.Clock, Demand: demandOpts, Replan: provisioning.DefaultReplan,
+			SearchTimeout: provisioning.DefaultSearchTimeout},
+		&claim.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: accounts, Workers: workers,
+			Ledger: led, Rests: rests, Strikes: claim.NewStrikes(), Boot: bootMaker{id, cfg.Clock}, HFToken: secrets.hfToken,
+			Events: recorder, Clock: cfg.Clock, Timing: cfg.Timing, Installation: id.Installation},
+		&disruption.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Workers: workers, Events: recorder,
+			Clock: cfg.Clock, Demand: demandOpts, AgentTimeout: cfg.Timing.AgentTimeout},
+	}
+	for _, c := range controllers {
+		if err := c.SetupWithManager(mgr); err != nil {
+			return err
+		}
+	}
+	return nil
+}
