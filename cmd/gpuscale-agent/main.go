@@ -1,0 +1,111 @@
+// Command gpuscale-agent runs first on a rented machine. It reads its boot data from GPUSCALE_BOOT, or from the file
+// named by --boot-file, and serves until SIGTERM; GPUSCALE_LISTEN overrides where it listens.
+//
+// It exits 0 when it was told to end, 1 when it cannot listen, and 2, with one line, when its arguments or boot data
+// are missing or not understood.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	"github.com/munhq/gpuscale/internal/agent"
+	"github.com/munhq/gpuscale/internal/agentapi"
+)
+
+// version is set by the build.
+var version = "dev"
+
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+func main() {
+	if os.Getpid() == 1 {
+		os.Exit(asInit())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	code := run(ctx, os.Args[1:], os.Getenv, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+func run(ctx context.Context, args []string, getenv func(string) string, stderr io.Writer) int {
+	say := func(format string, args ...any) { fmt.Fprintf(stderr, "gpuscale-agent: "+format+"\n", args...) }
+	flags := flag.NewFlagSet("gpuscale-agent", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	file := flags.String("boot-file", "", "file with the boot data, in place of GPUSCALE_BOOT")
+	show := flags.Bool("version", false, "print the version")
+	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
+		say("usage: gpuscale-agent [--boot-file FILE] [--version]")
+		return exitUsage
+	}
+	if *show {
+		fmt.Fprintln(stderr, version)
+		return exitOK
+	}
+	boot, err := bootData(*file, getenv)
+	if err != nil {
+		say("%v", err)
+		return exitUsage
+	}
+	a, err := agent.New(agent.Config{
+		Boot: boot, Version: version, Runner: agent.ProcessRunner{},
+		Log: slog.New(slog.NewTextHandler(stderr, nil)).With("claim", boot.ClaimName),
+	})
+	if err != nil {
+		say("%v", err)
+		return exitUsage
+	}
+	listener, err := net.Listen("tcp", address(boot, getenv))
+	if err != nil {
+		say("%v", err)
+		return exitFailure
+	}
+	if err := a.Serve(ctx, listener); err != nil {
+		say("%v", err)
+		return exitFailure
+	}
+	return exitOK
+}
+
+func bootData(file string, getenv func(string) string) (agentapi.Boot, error) {
+	source, text := agentapi.EnvBoot, getenv(agentapi.EnvBoot)
+	if file != "" {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			return agentapi.Boot{}, err
+		}
+		source, text = file, string(raw)
+	}
+	if text == "" {
+		return agentapi.Boot{}, errors.New("no boot data: set " + agentapi.EnvBoot + " or --boot-file")
+	}
+	boot, err := agent.DecodeBoot(text)
+	if err != nil {
+		return agentapi.Boot{}, fmt.Errorf("boot data in %s: %w", source, err)
+	}
+	return boot, nil
+}
+
+func address(boot agentapi.Boot, getenv func(string) string) string {
+	if listen := getenv(agentapi.EnvListen); listen != "" {
+		return listen
+	}
+	port := boot.Port
+	if port == 0 {
+		port = agentapi.DefaultPort
+	}
+	return net.JoinHostPort("", strconv.Itoa(port))
+}

@@ -1,0 +1,278 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/munhq/gpuscale/internal/agentapi"
+	"github.com/munhq/gpuscale/internal/pki"
+)
+
+// Config is what an Agent is made of. Boot and Runner are required.
+type Config struct {
+	Boot   agentapi.Boot
+	Runner Runner
+	// Probe reads the GPUs; nil means NvidiaSMI.
+	Probe Probe
+	// Clock is the source of time; nil means RealClock.
+	Clock Clock
+	// Command is the engine's program and first arguments, in which {source} and {name} stand for the model's; nil means
+	// DefaultCommand.
+	Command []string
+	// Version is reported in the status.
+	Version string
+	// Log takes the agent's own few lines; nil drops them.
+	Log      *slog.Logger
+	Settings Settings
+}
+
+// Settings are the agent's patience. The zero value of each means its default, in brackets.
+type Settings struct {
+	// LoadTimeout bounds the time from an engine's start to Ready where the model does not say (30 min).
+	LoadTimeout time.Duration
+	// ProbeInterval is how often a loading engine is asked whether it serves (500 ms), HealthInterval how often a
+	// serving one is asked for its health (10 s).
+	ProbeInterval, HealthInterval time.Duration
+	// DeathTime is how long an engine that failed its first completion is given to end by itself (8 s): vLLM's watchdog
+	// takes five.
+	DeathTime time.Duration
+	// BackOff is the wait before the first restart of an engine (2 s); it doubles each time, up to a minute.
+	BackOff time.Duration
+	// StableAfter is how long an engine must have served for earlier restarts to be forgotten (10 min).
+	StableAfter time.Duration
+	// DrainTimeout bounds the wait for the requests of a model that is no longer desired (5 min).
+	DrainTimeout time.Duration
+	// ShutdownDrain bounds the wait for all requests when the agent is told to end (25 s).
+	ShutdownDrain time.Duration
+	// StopGrace is how long an engine may take to end before it is killed (20 s).
+	StopGrace time.Duration
+}
+
+func (s Settings) withDefaults() Settings {
+	return Settings{
+		LoadTimeout:    cmp.Or(s.LoadTimeout, 30*time.Minute),
+		ProbeInterval:  cmp.Or(s.ProbeInterval, 500*time.Millisecond),
+		HealthInterval: cmp.Or(s.HealthInterval, 10*time.Second),
+		DeathTime:      cmp.Or(s.DeathTime, 8*time.Second),
+		BackOff:        cmp.Or(s.BackOff, 2*time.Second),
+		StableAfter:    cmp.Or(s.StableAfter, 10*time.Minute),
+		DrainTimeout:   cmp.Or(s.DrainTimeout, 5*time.Minute),
+		ShutdownDrain:  cmp.Or(s.ShutdownDrain, 25*time.Second),
+		StopGrace:      cmp.Or(s.StopGrace, 20*time.Second),
+	}
+}
+
+// Agent is one worker's agent. Make it with New, run it once with Serve.
+type Agent struct {
+	cfg    Config
+	bootID string
+	tls    *tls.Config
+	probed chan struct{} // closed once the GPUs were looked at
+	placer *placer       // set before probed is closed
+
+	// life ends when engines must stop, hard when they must without grace.
+	life context.Context
+	end  context.CancelFunc
+	hard context.Context
+	kill context.CancelFunc
+	work sync.WaitGroup
+
+	mu         sync.Mutex
+	steps      []agentapi.Step
+	failure    *agentapi.Failure
+	inventory  Inventory
+	units      []*unit // desired and retiring, in order of arrival
+	generation int64
+	env        map[string]string
+	draining   bool
+	ended      bool // no new goroutine may join work
+	inFlight   int
+	last       time.Time
+	idle       chan struct{} // closed when inFlight becomes 0, nil if nobody waits
+}
+
+// New checks the configuration and makes an Agent that does nothing yet.
+func New(cfg Config) (*Agent, error) {
+	if cfg.Runner == nil {
+		return nil, errors.New("agent without a runner")
+	}
+	if cfg.Boot.Version != 1 {
+		return nil, fmt.Errorf("boot data of version %d are not understood", cfg.Boot.Version)
+	}
+	config, err := pki.ServerTLS(cfg.Boot)
+	if err != nil {
+		return nil, fmt.Errorf("boot data: %w", err)
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = RealClock()
+	}
+	if cfg.Probe == nil {
+		cfg.Probe = NvidiaSMI
+	}
+	if cfg.Command == nil {
+		cfg.Command = DefaultCommand()
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	cfg.Settings = cfg.Settings.withDefaults()
+	config.Time = cfg.Clock.Now
+	id := make([]byte, 8)
+	if _, err := rand.Read(id); err != nil {
+		return nil, err
+	}
+	a := &Agent{cfg: cfg, tls: config, bootID: hex.EncodeToString(id), probed: make(chan struct{})}
+	a.life, a.end = context.WithCancel(context.Background())
+	a.hard, a.kill = context.WithCancel(context.Background())
+	return a, nil
+}
+
+const (
+	readHeaderTimeout = 10 * time.Second
+	// idleTimeout is above the clients' (package workerclient), who so never write on a connection that just closed.
+	idleTimeout    = 2 * time.Minute
+	maxHeaderBytes = 64 << 10
+	// closeTimeout bounds the wait for handlers once their engines are gone.
+	closeTimeout = 2 * time.Second
+)
+
+// Serve runs the agent on a listener until ctx ends or Kill is called. When ctx ends it refuses new work, lets requests
+// finish for a bounded time, stops the engines and returns nil. No goroutine and no engine outlives it.
+func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
+	server := &http.Server{
+		Handler:           a.routes(),
+		ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		// Strangers who try the port are nothing to log each time.
+		ErrorLog: log.New(logLines{a.cfg.Log}, "", 0),
+	}
+	a.step(agentapi.StepBooted, "")
+	a.work.Go(a.findGPUs)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(tls.NewListener(listener, a.tls)) }()
+
+	var err error
+	select {
+	case <-ctx.Done():
+		a.drainAll()
+		a.awaitIdle()
+	case <-a.hard.Done():
+	case err = <-served:
+		served <- nil
+	}
+	if a.hard.Err() != nil {
+		_ = server.Close() // Breaking the connections is all that is asked.
+	}
+	a.mu.Lock()
+	a.ended = true
+	a.mu.Unlock()
+	a.end()
+	a.work.Wait()
+	a.close(server)
+	<-served
+	a.kill() // Releases what watches for it.
+	return err
+}
+
+// Kill ends the agent without grace: connections break, engines are killed. It is what a machine that is taken away
+// does. Serve then returns.
+func (a *Agent) Kill() { a.kill() }
+
+// close ends the server once its engines are gone: what handlers are left can only fail, and do at once.
+func (a *Agent) close(server *http.Server) {
+	ctx, cancel := within(a.hard, a.cfg.Clock, closeTimeout)
+	defer cancel()
+	if server.Shutdown(ctx) != nil {
+		_ = server.Close() // Nothing else can be done for connections that do not end.
+	}
+}
+
+// awaitIdle waits until no request is in flight, for the time that a shutdown has.
+func (a *Agent) awaitIdle() {
+	a.mu.Lock()
+	if a.inFlight == 0 {
+		a.mu.Unlock()
+		return
+	}
+	if a.idle == nil {
+		a.idle = make(chan struct{})
+	}
+	idle := a.idle
+	a.mu.Unlock()
+	ctx, cancel := within(a.hard, a.cfg.Clock, a.cfg.Settings.ShutdownDrain)
+	defer cancel()
+	select {
+	case <-idle:
+	case <-ctx.Done():
+	}
+}
+
+func (a *Agent) step(name, message string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.steps = append(a.steps, agentapi.Step{Name: name, At: a.cfg.Clock.Now(), Message: message})
+}
+
+// findGPUs compares what is there with what was bought, after which engines may start, or never will.
+func (a *Agent) findGPUs() {
+	defer close(a.probed)
+	ctx, cancel := within(a.life, a.cfg.Clock, probeTimeout)
+	defer cancel()
+	have, err := a.cfg.Probe(ctx)
+	want := a.cfg.Boot.GPUs
+	a.placer = newPlacer(len(have.GPUs))
+	var failure *agentapi.Failure
+	switch {
+	case err != nil && want.Count == 0 && errors.Is(err, ErrNoDriver):
+	case err != nil:
+		failure = &agentapi.Failure{Step: agentapi.StepGPUsFound, Exit: agentapi.ExitNoDriver, Message: err.Error()}
+	default:
+		if message := mismatch(want, have); message != "" {
+			failure = &agentapi.Failure{Step: agentapi.StepGPUsFound, Exit: agentapi.ExitGPUMismatch, Message: message}
+		}
+	}
+	a.mu.Lock()
+	a.inventory, a.failure = have, failure
+	a.mu.Unlock()
+	if failure != nil {
+		a.cfg.Log.Error("GPUs are not what was bought", "exit", failure.Exit, "reason", failure.Message)
+		return
+	}
+	message := fmt.Sprintf("%d GPUs", len(have.GPUs))
+	if len(have.GPUs) > 0 {
+		message = fmt.Sprintf("%d × %s, driver %s", len(have.GPUs), have.GPUs[0].Name, have.Driver)
+	}
+	a.step(agentapi.StepGPUsFound, message)
+}
+
+// within is ctx, ended after d on the clock too. The caller calls cancel, which frees what watches the time.
+func within(ctx context.Context, clock Clock, d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		if clock.Wait(ctx, d) == nil {
+			cancel()
+		}
+	}()
+	return ctx, cancel
+}
+
+// logLines passes a log.Logger's lines on at debug level.
+type logLines struct{ log *slog.Logger }
+
+// Write logs one line.
+func (l logLines) Write(p []byte) (int, error) {
+	l.log.Debug("connection", "reason", string(p[:max(0, len(p)-1)]))
+	return len(p), nil
+}

@@ -1,0 +1,174 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"strings"
+
+	"github.com/munhq/gpuscale/internal/agentapi"
+)
+
+const (
+	// maxBody bounds a request's body, which is held in memory until the engine has it.
+	maxBody      = 32 << 20
+	maxModelName = 512
+)
+
+// generates are the paths that reach an engine. Everything else that an engine serves stays on loopback.
+var generates = []string{
+	"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages", "/v1/score", "/v1/rerank",
+}
+
+// generate passes a request to the engine of the model that its body names, and counts it until it has ended.
+func (a *Agent) generate(w http.ResponseWriter, r *http.Request) {
+	body, err := readBody(w, r)
+	if err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			openAIError(w, http.StatusRequestEntityTooLarge, "request body is too large")
+			return
+		}
+		openAIError(w, http.StatusBadRequest, "request body cannot be read")
+		return
+	}
+	model, err := modelOf(body)
+	if err != nil {
+		openAIError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	u, proxy, refusal := a.admit(model)
+	if refusal != "" {
+		refuse(w, refusal)
+		return
+	}
+	// Also when the proxy panics, which is how it breaks a stream off.
+	defer a.dismiss(u)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	// With it the transport can send the request again when the engine closed an idle connection under it.
+	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	r.ContentLength, r.TransferEncoding = int64(len(body)), nil
+	proxy.ServeHTTP(w, r)
+}
+
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	limited := http.MaxBytesReader(w, r.Body, maxBody)
+	if r.ContentLength > maxBody {
+		return nil, &http.MaxBytesError{Limit: maxBody}
+	}
+	var body bytes.Buffer
+	if r.ContentLength > 0 {
+		body.Grow(int(r.ContentLength) + bytes.MinRead)
+	}
+	_, err := body.ReadFrom(limited)
+	return body.Bytes(), err
+}
+
+// text is a short JSON string; other values are passed over without being copied.
+type text struct{ value string }
+
+// UnmarshalJSON never fails on valid JSON.
+func (t *text) UnmarshalJSON(raw []byte) error {
+	if raw[0] != '"' || len(raw) > 6*maxModelName {
+		t.value = ""
+		return nil
+	}
+	return json.Unmarshal(raw, &t.value)
+}
+
+// modelOf reads "model" from a body as an engine would: the key exactly so, and of two the last. A struct would also
+// take "Model", so that the agent could count one model and the engine serve another.
+func modelOf(body []byte) (string, error) {
+	var fields map[string]text
+	if json.Unmarshal(body, &fields) != nil {
+		return "", errors.New("request body is not a JSON object")
+	}
+	model := fields["model"].value
+	if model == "" {
+		return "", errors.New("request body names no model")
+	}
+	return model, nil
+}
+
+// listModels is GET /v1/models: what is Ready here.
+func (a *Agent) listModels(w http.ResponseWriter, _ *http.Request) {
+	type entry struct {
+		ID      string `json:"id"`
+		Object  string `json:"object"`
+		Created int64  `json:"created"`
+		OwnedBy string `json:"owned_by"`
+	}
+	list := struct {
+		Object string  `json:"object"`
+		Data   []entry `json:"data"`
+	}{Object: "list", Data: []entry{}}
+	a.mu.Lock()
+	for _, u := range a.units {
+		if u.state == agentapi.StateReady && !u.retiring && !a.draining {
+			list.Data = append(list.Data, entry{ID: u.spec.Name, Object: "model", Created: u.since.Unix(), OwnedBy: "gpuscale"})
+		}
+	}
+	a.mu.Unlock()
+	writeJSON(w, http.StatusOK, list)
+}
+
+// newProxy passes requests to one engine. What it streams is passed on as it comes.
+func newProxy(engine Engine, logger *slog.Logger) *httputil.ReverseProxy {
+	return &httputil.ReverseProxy{
+		Transport:     engine.Transport(),
+		FlushInterval: -1,
+		ErrorLog:      log.New(logLines{logger}, "", 0),
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", "engine", "engine"
+			// A key of the gateway's clients is nothing for the engine, which would log or refuse it.
+			r.Out.Header.Del("Authorization")
+		},
+		ModifyResponse: func(r *http.Response) error {
+			r.Header.Del(agentapi.HeaderRefused) // It is the agent's word alone.
+			return nil
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			var op *net.OpError
+			switch {
+			case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
+				// The client left: nobody reads an answer.
+			case errors.As(err, &op) && op.Op == "dial":
+				// The engine has just gone. The request never reached it and can be sent elsewhere.
+				refuse(w, agentapi.RefusedNotReady)
+			default:
+				openAIError(w, http.StatusBadGateway, "the engine broke off: "+shorten(err.Error(), 120))
+			}
+		},
+	}
+}
+
+var refusals = map[string]string{
+	agentapi.RefusedDraining: "this worker is draining",
+	agentapi.RefusedNotReady: "the model is not ready on this worker",
+	agentapi.RefusedNoModel:  "the model is not served by this worker",
+}
+
+// refuse answers with the marked 503, which says that the request was not started.
+func refuse(w http.ResponseWriter, refusal string) {
+	w.Header().Set(agentapi.HeaderRefused, refusal)
+	openAIError(w, http.StatusServiceUnavailable, refusals[refusal])
+}
+
+// openAIError answers as vLLM does.
+func openAIError(w http.ResponseWriter, code int, message string) {
+	type body struct {
+		Message string  `json:"message"`
+		Type    string  `json:"type"`
+		Param   *string `json:"param"`
+		Code    int     `json:"code"`
+	}
+	kind := strings.ReplaceAll(http.StatusText(code), " ", "") + "Error"
+	writeJSON(w, code, map[string]body{"error": {Message: message, Type: kind, Code: code}})
+}

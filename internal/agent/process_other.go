@@ -1,0 +1,11 @@
+//go:build unix && !linux
+
+package agent
+
+import "syscall"
+
+// childAttr gives an engine a process group of its own, by which it is killed with all its workers. Outside Linux an
+// agent that is killed leaves its engines behind; workers are Linux machines.
+func childAttr() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true}
+}
