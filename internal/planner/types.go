@@ -9,7 +9,6 @@ import (
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/demand"
 	"github.com/munhq/gpuscale/internal/offers/rest"
-	"github.com/munhq/gpuscale/pkg/money"
 	"github.com/munhq/gpuscale/pkg/provider"
 )
 
@@ -18,7 +17,7 @@ type Snapshot struct {
 	Now time.Time
 	// Pools with the resourceVersion that reservations will be written against.
 	Pools []*v1alpha1.GPUNodePool
-	// Claims, all that exist.
+	// Claims, all that exist, in any phase.
 	Claims    []*v1alpha1.GPUNodeClaim
 	Workloads []demand.Workload
 	// Markets are the search results, one for each pool entry's provider account, capacity type, disk and regions.
@@ -47,10 +46,9 @@ type Market struct {
 
 // Plan is what to do.
 type Plan struct {
+	// Purchases in the order in which they were decided: by priority, then by who has waited longest.
 	Purchases []Purchase
-	// Bindings place a replica on an existing claim with room.
-	Bindings []Binding
-	// Unmet says why each workload that lacks replicas gets none now.
+	// Unmet says why each workload that lacks replicas gets none now, by workload key.
 	Unmet []Unmet
 }
 
@@ -59,8 +57,8 @@ type Purchase struct {
 	// Pool whose money is spent, at PoolVersion.
 	Pool        string
 	PoolVersion string
-	// ClaimName is derived from the first workload's key and the replica's ordinal, so that a second planner that sees
-	// the same demand meets AlreadyExists.
+	// ClaimName is derived from the workload's key and the replica's ordinal, so that a second planner that sees the
+	// same demand meets AlreadyExists (see ClaimName).
 	ClaimName   string
 	Spec        v1alpha1.GPUNodeClaimSpec
 	Reservation v1alpha1.Reservation
@@ -68,13 +66,6 @@ type Purchase struct {
 	Offer provider.Offer
 	// Reason is one line for people: how many offers, why this one.
 	Reason string
-}
-
-// Binding adds a placement to an existing claim.
-type Binding struct {
-	Claim     string
-	Placement v1alpha1.Placement
-	Reason    string
 }
 
 // Unmet is a workload that lacks replicas and why.
@@ -87,11 +78,4 @@ type Unmet struct {
 	Message string
 	// RetryAt is when something known changes (a rest ends); zero where only the world can change it.
 	RetryAt time.Time
-}
-
-// Headroom is what a pool may still promise.
-type Headroom struct {
-	Nodes   int
-	GPUs    int // -1 without a limit
-	Dollars money.Dollars
 }
