@@ -622,7 +622,7 @@ func TestThrottle(t *testing.T) {
 
 func TestDefaultCatalogue(t *testing.T) {
 	offers := market.DefaultOffers(1)
-	if n := len(offers); n < 180 || n > 340 {
+	if n := len(offers); n < 170 || n > 260 {
 		t.Errorf("%d offers", n)
 	}
 	var dear, unverified, smallDisk, arm, unknown, multi int
