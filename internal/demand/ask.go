@@ -1,6 +1,7 @@
 package demand
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -49,6 +50,17 @@ func (a ask) label() string {
 		return "pod " + a.pod.String()
 	}
 	return "pool " + a.pool.Name
+}
+
+// problem is a Problem of whoever asks.
+func (a ask) problem(reason, message string) Problem {
+	p := Problem{Reason: reason, Message: message}
+	if a.pod != nil {
+		p.Pod = *a.pod
+	} else {
+		p.Pool = a.pool.Name
+	}
+	return p
 }
 
 func refOf(pod *corev1.Pod) PodRef {
@@ -117,23 +129,21 @@ func noModel(ref PodRef, why error) *Problem {
 		"%s; start it with \"vllm serve MODEL\" or \"--model MODEL\", or set the annotation %s", what, v1alpha1.AnnotationModel)}
 }
 
-// readPool reads the models that a pool lists.
-func readPool(pool *v1alpha1.GPUNodePool) []ask {
-	asks := make([]ask, 0, len(pool.Spec.Models))
+// readPool reads the models that a pool lists. The schema lets names through that no engine or request could use.
+func readPool(pool *v1alpha1.GPUNodePool) (asks []ask, problems []Problem) {
 	for i := range pool.Spec.Models {
 		m := &pool.Spec.Models[i]
+		a := ask{pool: pool, model: m, key: m.Name, source: cmp.Or(m.Source, m.Name)}
+		if err := cmp.Or(checkName(a.key), checkSource(a.source)); err != nil {
+			problems = append(problems, Problem{Pool: pool.Name, Reason: v1alpha1.PodReasonNoModel,
+				Message: fmt.Sprintf("spec.models[%d]: the model %q from %q %s", i, a.key, a.source, err)})
+			continue
+		}
 		line := parseFlags(m.Args)
-		a := ask{pool: pool, model: m, key: m.Name, source: m.Source}
-		if a.source == "" {
-			a.source = m.Name
-		}
-		a.needs = needs{gpuCount: int(m.GPUCount), vramGB: int(m.VRAM)}
-		if a.needs.gpuCount == 0 {
-			a.needs.gpuCount = line.gpus()
-		}
+		a.needs = needs{gpuCount: cmp.Or(int(m.GPUCount), line.gpus()), vramGB: int(m.VRAM)}
 		// A pool that gives no arguments leaves them to the pods: most entries only say how large a model is.
 		a.args = line.argsFor(a.needs.gpuCount)
 		asks = append(asks, a)
 	}
-	return asks
+	return asks, problems
 }

@@ -57,7 +57,9 @@ func Workloads(in Input) Result {
 	}
 	pools := livePools(in.Pools)
 	for _, pool := range pools {
-		for _, a := range readPool(pool) {
+		asks, problems := readPool(pool)
+		res.Problems = append(res.Problems, problems...)
+		for _, a := range asks {
 			byKey[a.key] = append(byKey[a.key], a)
 		}
 	}
@@ -108,29 +110,60 @@ func (g *group) settle(res *Result) {
 	g.chooseSource(&m)
 	if m.workload.Source == "" {
 		for _, a := range g.asks {
-			res.Problems = append(res.Problems, Problem{Pod: *a.pod, Reason: v1alpha1.PodReasonNoModel, Message: fmt.Sprintf(
-				"no pool lists a model named %q and the pod does not say what to load; set the annotation %s", g.key, v1alpha1.AnnotationModel)})
+			res.Problems = append(res.Problems, a.problem(v1alpha1.PodReasonNoModel, fmt.Sprintf(
+				"no pool lists a model named %q and the pod does not say what to load; set the annotation %s", g.key, v1alpha1.AnnotationModel)))
 		}
 		return
 	}
 	for _, a := range g.asks {
 		if why := m.conflict(a); why != "" {
-			p := Problem{Reason: v1alpha1.PodReasonModelConflict, Message: why}
-			if a.pod != nil {
-				p.Pod = *a.pod
-			} else {
-				p.Pool = a.pool.Name
-			}
-			res.Problems = append(res.Problems, p)
-			continue
+			res.Problems = append(res.Problems, a.problem(v1alpha1.PodReasonModelConflict, why))
+		} else if why := g.shutsOut(&m, a); why != "" {
+			res.Problems = append(res.Problems, a.problem(v1alpha1.PodReasonNoPool, why))
+		} else {
+			m.add(a)
 		}
-		m.add(a)
 	}
 	w := m.finish(g.wish)
 	serving := poolsFor(w, g.pools)
 	w.Form = m.formHash(serving)
 	res.Workloads = append(res.Workloads, w)
 	res.Notes = append(res.Notes, m.notes(serving)...)
+}
+
+// shutsOut says that no pool that could pay for what was added would pay for it together with a: every namespace that
+// asks must be allowed. Without this a pod of a namespace that may spend nothing would stop what others are served.
+func (g *group) shutsOut(m *merger, a ask) string {
+	if a.pod == nil || len(m.added) == 0 || slices.Contains(m.workload.Namespaces, a.pod.Namespace) {
+		return ""
+	}
+	w := Workload{Pool: cmp.Or(m.needs.pool, a.needs.pool)}
+	for _, other := range g.asks {
+		if other.pool != nil {
+			w.Pools = append(w.Pools, other.pool.Name)
+		}
+	}
+	before := m.workload.Namespaces
+	open := false
+	for _, pool := range poolsFor(w, g.pools) {
+		if !admits(pool, before) {
+			continue
+		}
+		open = true
+		if admits(pool, []string{a.pod.Namespace}) {
+			return ""
+		}
+	}
+	if !open {
+		return ""
+	}
+	return fmt.Sprintf("%s serves %s already, and no pool that pays for it admits namespace %s: add it to the pool's spec.namespaces, or use another served name",
+		m.added[0].label(), g.key, a.pod.Namespace)
+}
+
+func admits(pool *v1alpha1.GPUNodePool, namespaces []string) bool {
+	allowed := pool.Spec.Namespaces
+	return len(allowed) == 0 || !slices.ContainsFunc(namespaces, func(ns string) bool { return !slices.Contains(allowed, ns) })
 }
 
 // chooseSource takes the source of the oldest ask that has one of its own, else what an annotation alone names.

@@ -211,6 +211,38 @@ func TestOnlyTheNewestTemplateCounts(t *testing.T) {
 	}
 }
 
+func TestANamespaceThatMaySpendNothingStopsNobody(t *testing.T) {
+	closed := makePool("p", v1alpha1.PoolModel{Name: "m", MinReplicas: 1})
+	closed.Spec.Namespaces = []string{"team"}
+	intruder := serving("b", "m").in("elsewhere").age(time.Minute)
+	for name, pools := range map[string][]*v1alpha1.GPUNodePool{"listed": {closed, makePool("open")}, "not listed": {func() *v1alpha1.GPUNodePool {
+		p := closed.DeepCopy()
+		p.Spec.Models = nil
+		return p
+	}()}} {
+		res := Workloads(Input{Pods: unwrap(serving("a", "m"), intruder), Pools: pools})
+		if len(res.Problems) != 1 || res.Problems[0].Reason != v1alpha1.PodReasonNoPool || res.Problems[0].Pod.Name != "b" ||
+			!strings.Contains(res.Problems[0].Message, "admits namespace elsewhere") || strings.Join(res.Workloads[0].Namespaces, ",") != "team" {
+			t.Errorf("%s: %+v", name, res)
+		}
+	}
+	// Alone it is the planner that says which pools do not admit it.
+	if res := Workloads(Input{Pods: unwrap(intruder), Pools: []*v1alpha1.GPUNodePool{makePool("q")}}); len(res.Problems) != 0 {
+		t.Errorf("%+v", res)
+	}
+	if res := Workloads(Input{Pods: unwrap(serving("a", "m"), intruder), Pools: []*v1alpha1.GPUNodePool{makePool("q")}}); len(res.Problems) != 0 {
+		t.Errorf("an open pool: %+v", res)
+	}
+}
+
+func TestPoolModelsThatCannotBe(t *testing.T) {
+	res := Workloads(Input{Pools: []*v1alpha1.GPUNodePool{makePool("p", v1alpha1.PoolModel{Name: "m", Source: "--x"}, v1alpha1.PoolModel{Name: "a b"},
+		v1alpha1.PoolModel{Name: "ok"})}})
+	if len(res.Problems) != 2 || res.Problems[0].Pool != "p" || len(res.Workloads) != 1 || !strings.Contains(res.Problems[0].Message, "spec.models[") {
+		t.Errorf("%+v", res)
+	}
+}
+
 func TestNotes(t *testing.T) {
 	pool := makePool("p")
 	pool.Spec.Bootstrap.Image = "mirror/vllm:1"

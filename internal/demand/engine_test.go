@@ -29,6 +29,8 @@ func TestModelReading(t *testing.T) {
 		"shell script": {pod: makePod("a").command("/bin/bash", "-ec").args(
 			"# start\npip install x && \\\n  vllm serve \"$MODEL\" --served-model-name ${NAME:-q} \\\n --enforce-eager # last\necho done").env("MODEL", "Qwen/Q"),
 			key: "q", source: "Qwen/Q", args: "--enforce-eager", gpus: 1},
+		"shell under an init": {pod: makePod("a").command("tini", "--", "bash", "-lc", "vllm serve Qwen/Q"),
+			key: "Qwen/Q", source: "Qwen/Q", gpus: 1},
 		"a download before the server": {pod: makePod("a").command("sh", "-c", "fetch --model other; vllm serve Qwen/Q"),
 			key: "Qwen/Q", source: "Qwen/Q", gpus: 1},
 		"kubelet variables": {pod: makePod("a").command("vllm", "serve", "$(MODEL)").env("MODEL", "Qwen/Q"),

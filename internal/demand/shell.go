@@ -45,14 +45,18 @@ var reference = regexp.MustCompile("\\$[({]?[A-Za-z_][A-Za-z0-9_.-]*[)}]?|`")
 // unresolved returns the first reference to a variable, or command substitution, left in word.
 func unresolved(word string) string { return reference.FindString(word) }
 
-// commands returns the simple commands of a container's command line: one, or those of the script that a shell is given.
+var shells = []string{"sh", "bash", "ash", "dash", "zsh"}
+
+// commands returns the simple commands of a container's command line: one, or those of the script that a shell in it is
+// given.
 func commands(words []string, env lookup) [][]string {
-	if len(words) == 0 || !slices.Contains([]string{"sh", "bash", "ash", "dash", "zsh"}, path.Base(words[0])) {
+	shell := slices.IndexFunc(words, func(w string) bool { return slices.Contains(shells, path.Base(w)) })
+	if shell < 0 {
 		return [][]string{words}
 	}
-	for i, w := range words[1:] {
-		if strings.HasPrefix(w, "-") && !strings.HasPrefix(w, "--") && strings.HasSuffix(w, "c") && i+2 < len(words) {
-			return splitScript(words[i+2], env)
+	for i := shell + 1; i+1 < len(words); i++ {
+		if w := words[i]; strings.HasPrefix(w, "-") && !strings.HasPrefix(w, "--") && strings.HasSuffix(w, "c") {
+			return splitScript(words[i+1], env)
 		}
 	}
 	return [][]string{words}

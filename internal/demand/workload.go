@@ -76,9 +76,9 @@ type PodRef struct {
 type Problem struct {
 	// Pod that asks; zero where the problem is a pool's.
 	Pod PodRef
-	// Pool whose spec.models entry lost; empty where the problem is a pod's.
+	// Pool whose spec.models entry is wrong or lost; empty where the problem is a pod's.
 	Pool string
-	// Reason is one of the pod condition reasons (NoModel, ModelConflict, InvalidAnnotation).
+	// Reason is one of the pod condition reasons (NoModel, ModelConflict, InvalidAnnotation, NoPool).
 	Reason string
 	// Message says what is wrong, where, and what would be right.
 	Message string
