@@ -278,3 +278,20 @@ func TestIncompleteWritesAreRefused(t *testing.T) {
 		t.Errorf("written all the same: %v", got)
 	}
 }
+
+// TestTheFirstRateIsNotRewritten: a claim writes its whole row at its end, with the rate of then and no time for it.
+func TestTheFirstRateIsNotRewritten(t *testing.T) {
+	ctx, l := t.Context(), onFile(t)
+	rate := func(r string, from *time.Time) error {
+		return l.Update(ctx, Instance{Token: "a", CreatedAt: after(0), Rate: dollars(r), RateFrom: from})
+	}
+	do(t, rate("0.50", nil), rate("0.80", after(30)), rate("0.80", nil), rate("0.90", after(30)), rate("0", nil))
+	if in := mustGet(t, l, "a"); *in.Rate != *dollars("0.80") || !in.RateFrom.Equal(*after(30)) {
+		t.Errorf("latest: %s", show(in))
+	}
+	got, err := l.Costs(ctx, noon, *after(60), *after(60))
+	do(t, err)
+	if len(got) != 1 || got[0].Cost != amount(t, "0.65") {
+		t.Errorf("costs: %+v", got)
+	}
+}

@@ -120,28 +120,32 @@ func openSQLite(path string) (*Ledger, error) {
 	return &Ledger{write: write, read: read, where: path}, nil
 }
 
-// ready proves that the database can be written and migrates it. A schema that is up to date is not written, and SQLite
-// opens a file that it may only read without a word; the first to notice would be an intent.
+// ready migrates the database and proves that it can be written: SQLite opens a file that it may only read without a
+// word, a schema that is up to date is not written either, and the first to notice would be an intent.
 func (l *Ledger) ready(ctx context.Context) error {
-	tx, err := l.write.BeginTx(ctx, nil)
-	if err != nil {
-		return err
+	if err := l.migrate(ctx); err != nil {
+		return fmt.Errorf("migrate: %w", err)
 	}
-	if err := tx.Rollback(); err != nil {
-		return err
+	if _, err := l.write.ExecContext(ctx, deleteNothing); err != nil {
+		return fmt.Errorf("not writable: %w", err)
 	}
+	return nil
+}
+
+func (l *Ledger) migrate(ctx context.Context) error {
 	provider, err := migrator(l.write)
 	if err != nil {
 		return err
 	}
-	if _, err = provider.Up(ctx); err == nil {
+	_, err = provider.Up(ctx)
+	if err == nil {
 		return nil
 	}
 	// Another process may have migrated a new file at the same time.
 	if pending, perr := provider.HasPending(ctx); perr == nil && !pending {
 		return nil
 	}
-	return fmt.Errorf("migrate: %w", err)
+	return err
 }
 
 func migrator(db *sql.DB) (*goose.Provider, error) {

@@ -41,7 +41,7 @@ func (l *Ledger) Events(ctx context.Context, token string) ([]Event, error) {
 	if err != nil {
 		return nil, l.explain("events of", token, err)
 	}
-	defer rows.Close()
+	defer rows.Close() //nolint:errcheck // rows.Err has what went wrong
 	var out []Event
 	for rows.Next() {
 		var (
@@ -88,7 +88,7 @@ func (l *Ledger) histories(ctx context.Context, statement string, args ...any) (
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
+	defer rows.Close() //nolint:errcheck // rows.Err has what went wrong
 	var out []history
 	for rows.Next() {
 		in, rate, err := scan(rows)

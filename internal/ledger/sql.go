@@ -62,6 +62,9 @@ const insertRate = `INSERT INTO rates (token, starts_at, rate) VALUES ($1, $2, $
 const insertEvent = `INSERT INTO events (token, happened_at, kind, message) VALUES ($1, $2, $3, $4)
 	ON CONFLICT (token, happened_at, kind) DO NOTHING`
 
+// deleteNothing needs the right to write and changes nothing: no event is without a token.
+const deleteNothing = `DELETE FROM events WHERE token = ''`
+
 const selectEvents = `SELECT token, happened_at, kind, message FROM events WHERE token = $1 ORDER BY happened_at, kind`
 
 // selectHistories reads instances and their rates in one statement, so that both are of one moment.
