@@ -51,6 +51,7 @@ type GPUNodeClaimSpec struct {
 	// Requirements are the exact shape: gpuCount is set, gpuTypes are the names that may be bought.
 	Requirements Requirements `json:"requirements"`
 	// MaxPrice is the reservation: the most that the instance may cost, all-in, in $/h.
+	// +kubebuilder:validation:XValidation:rule="self < 0.0 || (double(int(self * 1000000.0 + 0.5)) - self * 1000000.0 < 0.001 && self * 1000000.0 - double(int(self * 1000000.0 + 0.5)) < 0.001)",message="at most six decimals: the smallest step is 0.000001"
 	MaxPrice money.Dollars `json:"maxPrice"`
 	// Bootstrap as the pool had it.
 	// +kubebuilder:default={}

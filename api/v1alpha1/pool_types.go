@@ -99,6 +99,7 @@ type ProviderSpec struct {
 
 	// MaxPrice is the most that one instance may cost, all-in, in $/h.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self < 0.0 || (double(int(self * 1000000.0 + 0.5)) - self * 1000000.0 < 0.001 && self * 1000000.0 - double(int(self * 1000000.0 + 0.5)) < 0.001)",message="at most six decimals: the smallest step is 0.000001"
 	MaxPrice money.Dollars `json:"maxPrice,omitempty"`
 
 	// APIKeySecret holds the credentials. Its keys are the environment names of the provider, or api-key. Without it
@@ -219,6 +220,7 @@ type Consolidation struct {
 	// MinSaving is the least saving that justifies a move, in $/h.
 	// +kubebuilder:validation:XValidation:rule="self >= 0.0",message="must not be negative"
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self < 0.0 || (double(int(self * 1000000.0 + 0.5)) - self * 1000000.0 < 0.001 && self * 1000000.0 - double(int(self * 1000000.0 + 0.5)) < 0.001)",message="at most six decimals: the smallest step is 0.000001"
 	MinSaving *money.Dollars `json:"minSaving,omitempty"`
 }
 
@@ -309,6 +311,7 @@ type Limits struct {
 	MaxGPUs *int32 `json:"maxGPUs,omitempty"`
 	// MaxCostPerHour over all instances of the pool, in $/h.
 	// +kubebuilder:validation:XValidation:rule="self >= 0.0",message="must not be negative: the most that all instances of the pool may cost together, in $/h"
+	// +kubebuilder:validation:XValidation:rule="self < 0.0 || (double(int(self * 1000000.0 + 0.5)) - self * 1000000.0 < 0.001 && self * 1000000.0 - double(int(self * 1000000.0 + 0.5)) < 0.001)",message="at most six decimals: the smallest step is 0.000001"
 	MaxCostPerHour money.Dollars `json:"maxCostPerHour"`
 }
 

@@ -4,7 +4,6 @@ package money
 // value is $0; values compare with ==.
 //
 // +kubebuilder:validation:Type=number
-// +kubebuilder:validation:MultipleOf=0.000001
 // +kubebuilder:validation:Maximum=1000000000
 type Amount struct{ micros int64 }
 

@@ -20,10 +20,9 @@ const (
 
 	// floatNoise: one part in this many is what adding a few float64 prices can put beside the decimal they mean.
 	floatNoise = 10_000_000_000_000
-	// storedNoise: the API server's multipleOf check lets an excess of 1e-9 of the value through (2e-9 in older
-	// releases), so four are let through here. Being stricter than that check would let one stored object stop every
-	// list of its kind.
-	storedNoise = 250_000_000
+	// storedNoise: the API's own rule lets a value through that is less than 1/1000 of a micro-dollar off, so twice that
+	// is let through here. Being stricter than that rule would let one stored object stop every list of its kind.
+	storedNoise = 500
 )
 
 var (
@@ -130,13 +129,18 @@ func (d decimal) ceilMicros() (int64, error) {
 	return d.signed(whole)
 }
 
-// storedMicros is ceilMicros for values that are whole micro-dollars to one part in storedNoise, and an error else.
+// storedMicros is ceilMicros for values that are whole micro-dollars but for one part in storedNoise of one, or for float
+// noise where a large value has more of that, and an error else.
 func (d decimal) storedMicros() (int64, error) {
 	_, rem, den, err := d.split()
 	if err != nil {
 		return 0, err
 	}
-	if !d.within(rem, storedNoise) && !d.within(new(big.Int).Sub(den, rem), storedNoise) {
+	over := new(big.Int).Sub(den, rem)
+	noise := func(part *big.Int) bool {
+		return d.within(part, floatNoise) || new(big.Int).Mul(part, big.NewInt(storedNoise)).Cmp(den) <= 0
+	}
+	if !noise(rem) && !noise(over) {
 		return 0, errFine
 	}
 	return d.ceilMicros()

@@ -14,7 +14,6 @@ import (
 // be read back; a field that must not be negative says so in its own validation.
 //
 // +kubebuilder:validation:Type=number
-// +kubebuilder:validation:MultipleOf=0.000001
 // +kubebuilder:validation:Maximum=1000000000
 type Dollars struct{ micros int64 }
 
@@ -71,8 +70,8 @@ func (d Dollars) MarshalJSON() ([]byte, error) { return []byte(format(d.micros))
 // UnmarshalJSON reads a JSON number of dollars per hour; null leaves the value as it is.
 //
 // Exponents are read, because the Kubernetes API server writes numbers back in its own form. More than six decimals
-// are refused, but for an excess so small (below four parts in 10^9) that the API server's own multipleOf check lets
-// it through; that is rounded up, since an object that is stored must stay readable. Strings are refused.
+// are refused, but for an excess so small (below a five-hundredth of a micro-dollar) that the API's own rule lets it
+// through; that is rounded up, since an object that is stored must stay readable. Strings are refused.
 func (d *Dollars) UnmarshalJSON(data []byte) error {
 	return unmarshal(data, &d.micros)
 }
