@@ -7,6 +7,7 @@ import (
 
 	"github.com/munhq/gpuscale/internal/offers/rest"
 	"github.com/munhq/gpuscale/pkg/gpu"
+	"github.com/munhq/gpuscale/pkg/money"
 	"github.com/munhq/gpuscale/pkg/provider"
 )
 
@@ -30,6 +31,7 @@ const (
 	Unreliable        Rejection = "Unreliable"
 	OldCUDA           Rejection = "OldCUDA"
 	WrongRegion       Rejection = "WrongRegion"
+	NoPrice           Rejection = "NoPrice"
 	OverPrice         Rejection = "OverPrice"
 	Resting           Rejection = "Resting"
 )
@@ -81,6 +83,8 @@ var criteria = []criterion{
 		return n.MinCUDA != nil && (o.MaxCUDA == nil || slices.Compare(o.MaxCUDA[:], n.MinCUDA[:]) < 0)
 	}},
 	{WrongRegion, "in other regions", func(o provider.Offer, n Need) bool { return !inRegion(n.Regions, o.Region) }},
+	// Nobody gives GPUs away: a price of nothing is one that was not understood, and would come first in every ranking.
+	{NoPrice, "without a price", func(o provider.Offer, _ Need) bool { return o.Price.Cmp(money.Dollars{}) <= 0 }},
 	{OverPrice, "over price", func(o provider.Offer, n Need) bool { return n.MaxPrice.Less(o.Price) }},
 }
 

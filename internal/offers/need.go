@@ -45,8 +45,8 @@ type Need struct {
 	// CPUArch is "amd64" or "arm64"; empty means DefaultCPUArch.
 	CPUArch string
 
-	// MaxPrice is the most that the instance may cost all-in. Zero admits only what is free, so that a limit that was
-	// forgotten buys nothing; AnyPrice is the way to say that there is none.
+	// MaxPrice is the most that the instance may cost all-in. Zero admits nothing, so that a limit that was forgotten
+	// buys nothing; AnyPrice is the way to say that there is none.
 	MaxPrice money.Dollars
 }
 

@@ -96,6 +96,8 @@ func TestJudge(t *testing.T) {
 		"region not said":               {WrongRegion, func(o *provider.Offer, n *Need) { o.Region = ""; n.Regions = []string{""} }, nil},
 		"any region":                    {Fits, func(o *provider.Offer, n *Need) { o.Region, n.Regions = "", nil }, nil},
 		"over price":                    {OverPrice, func(o *provider.Offer, _ *Need) { o.Price = money.MustParse("0.500001") }, nil},
+		"price not said":                {NoPrice, func(o *provider.Offer, _ *Need) { o.Price = money.Dollars{} }, nil},
+		"price below nothing":           {NoPrice, func(o *provider.Offer, _ *Need) { o.Price = money.FromMicros(-1) }, nil},
 		"no limit given":                {OverPrice, func(_ *provider.Offer, n *Need) { n.MaxPrice = money.Dollars{} }, nil},
 		"any price":                     {Fits, func(o *provider.Offer, n *Need) { o.Price, n.MaxPrice = money.MustParse("99"), AnyPrice() }, nil},
 		"machine rests":                 {Resting, nil, resting(rest.OfferKey(provider.VastAI, "machine/4411"))},
@@ -226,7 +228,7 @@ func satisfies(o provider.Offer, n Need) bool {
 		(n.MinRAMGB == 0 || o.RAMGB != nil && *o.RAMGB >= n.MinRAMGB) &&
 		(n.MinReliability == nil || o.Reliability != nil && *o.Reliability >= *n.MinReliability) &&
 		(n.MinCUDA == nil || o.MaxCUDA != nil && o.MaxCUDA[0]*100+o.MaxCUDA[1] >= n.MinCUDA[0]*100+n.MinCUDA[1]) &&
-		(len(n.Regions) == 0 || strings.EqualFold(n.Regions[0], o.Region)) && o.Price.Cmp(n.MaxPrice) <= 0
+		(len(n.Regions) == 0 || strings.EqualFold(n.Regions[0], o.Region)) && o.Price.Cmp(n.MaxPrice) <= 0 && o.Price.Micros() > 0
 }
 
 func TestSelectPartitions(t *testing.T) {
@@ -268,6 +270,7 @@ func TestOrderIsTotalAndDeterministic(t *testing.T) {
 		all := rapid.SliceOfN(anOffer(), 0, 30).Draw(t, "offers")
 		for i := range all { // a need that all satisfy
 			all[i].GPU, all[i].GPUCount, all[i].CPUArch, all[i].ID = "RTX4090", 1, "amd64", string(rune('a'+i))
+			all[i].Price = all[i].Price.Add(money.FromMicros(1))
 		}
 		kept, _ := Select(all, Need{MaxPrice: AnyPrice()}, nil, noon)
 		seed := rapid.Int64().Draw(t, "seed")
