@@ -86,8 +86,8 @@ func TestUnmarshalJSON(t *testing.T) {
 		// Float arithmetic in whatever wrote the object.
 		"0.30000000000000004": 300000, "0.28999999999999998": 290000, "-0.30000000000000004": -300000,
 		"-0.28999999999999998": -290000,
-		// Let through by the API server's check, so it must be readable; rounded up.
-		"3.000000002": 3000001, "3.000000005": 3000001, "2.999999998": 3000000,
+		// Let through by the API's rule, so it must be readable; rounded up.
+		"3.0000000005": 3000001, "3.000000001": 3000001, "2.9999999995": 3000000, "1e-99999999999999999999": 1,
 	}
 	for in, want := range good {
 		var d Dollars
@@ -101,7 +101,7 @@ func TestUnmarshalJSON(t *testing.T) {
 	}
 	for in, want := range map[string]string{
 		`"0.50"`: "without quotes", `""`: "without quotes", "0.1234567": "six decimals", "1e-7": "six decimals",
-		"1e-99999999999999999999": "six decimals", "1e99999999999999999999": "too large", "1e13": "too large", "true": "not a number",
+		"3.00000001": "six decimals", "1e99999999999999999999": "too large", "1e13": "too large", "true": "not a number",
 		"[1]": "not a number", "{}": "not a number", "3.0001000002e-4": "six decimals",
 	} {
 		d := FromMicros(7)
