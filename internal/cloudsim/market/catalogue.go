@@ -77,15 +77,15 @@ func (k kind) machine(c chance, n int) []Offer {
 	id := fmt.Sprintf("%d", 4001+7*n)
 	at := func(lo, hi float64, what string) float64 { return c.between(lo, hi, what, id, 0) }
 	odd := func(share float64, what string) bool { return c.at(what, id, 0) < share }
-	total := k.sizes[c.pick(len(k.sizes), "size", id, 0)]
+	total := k.sizes[c.pick(len(k.sizes), "size", id)]
 
 	o := Offer{
 		Machine: id, Host: fmt.Sprintf("%d", 60+n/3), GPU: k.name, DriverGPU: k.driverName, MachineGPUs: total,
 		GPUMemoryMB: k.memoryMB, ComputeCap: k.cc, MemoryBW: k.bandwidth * at(0.82, 0.97, "bw"),
 		Driver: "570.86.15", CUDA: 12.8, CPUArch: "amd64",
-		Cores: 16 * max(1, total) * (1 + c.pick(2, "cores", id, 0)), RAMMB: 64000 * (total + c.pick(3, "ram", id, 0)),
-		DiskGB: float64(int(at(120, 1800, "disk"))), Region: regions()[c.pick(len(regions()), "region", id, 0)],
-		Ports: 8 + c.pick(200, "ports", id, 0), DownMbps: at(250, 4000, "down"), UpMbps: at(150, 2500, "up"),
+		Cores: 16 * max(1, total) * (1 + c.pick(2, "cores", id)), RAMMB: 64000 * (total + c.pick(3, "ram", id)),
+		DiskGB: float64(int(at(120, 1800, "disk"))), Region: regions()[c.pick(len(regions()), "region", id)],
+		Ports: 8 + c.pick(200, "ports", id), DownMbps: at(250, 4000, "down"), UpMbps: at(150, 2500, "up"),
 		StorageMonth: USD(float64(int(at(8, 30, "storage"))) / 100),
 		UpPerGB:      USD(float64(int(at(0, 24, "up-cost"))) / 1000),
 		DownPerGB:    USD(float64(int(at(0, 20, "down-cost"))) / 1000),

@@ -43,8 +43,8 @@ func (c chance) between(lo, hi float64, question, subject string, ordinal int64)
 }
 
 // pick is one of n, uniformly.
-func (c chance) pick(n int, question, subject string, ordinal int64) int {
-	return int(c.at(question, subject, ordinal) * float64(n))
+func (c chance) pick(n int, question, subject string) int {
+	return int(c.at(question, subject, 0) * float64(n))
 }
 
 // wait is an exponentially distributed time with the given rate per hour; ok is false for a rate of zero.

@@ -72,10 +72,13 @@ type held struct {
 
 func newHeld() *held { return &held{header: http.Header{}, status: http.StatusOK} }
 
+// Header is what will be sent.
 func (h *held) Header() http.Header { return h.header }
 
+// WriteHeader keeps the status.
 func (h *held) WriteHeader(status int) { h.status = status }
 
+// Write keeps the body.
 func (h *held) Write(b []byte) (int, error) { return h.body.Write(b) }
 
 func (h *held) head(w http.ResponseWriter) {

@@ -232,7 +232,7 @@ func (m *Market) keepWalking(at time.Time) {
 		return
 	}
 	m.walking = true
-	next := m.epoch.Add((at.Sub(m.epoch)/step + 1) * step)
+	next := at.Add(step - at.Sub(m.epoch)%step)
 	m.at(next, func(at time.Time) {
 		m.walking = false
 		if m.outbid(at) {

@@ -93,7 +93,7 @@ func (m *Market) breakageOf(o Offer) Breakage {
 		return Sound
 	}
 	all := Breakages()
-	return all[m.chance.pick(len(all), "breakage", o.Machine, 0)]
+	return all[m.chance.pick(len(all), "breakage", o.Machine)]
 }
 
 // relist takes an offer off sale and, for the same slice, lists another under a new id; it is on sale once the machine

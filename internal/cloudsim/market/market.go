@@ -18,7 +18,7 @@ type Market struct {
 	cfg    Config
 	chance chance
 	epoch  time.Time
-	ctx    context.Context //nolint:containedctx // The life of the bodies, which outlive any one call.
+	ctx    context.Context // the life of the bodies, which outlive any one call
 	cancel context.CancelFunc
 	bodies sync.WaitGroup
 
@@ -125,7 +125,15 @@ func (q eventQueue) Less(i, j int) bool {
 	return q[i].at.Before(q[j].at)
 }
 func (q eventQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *eventQueue) Push(x any)   { *q = append(*q, x.(event)) }
+
+// Push is for container/heap.
+func (q *eventQueue) Push(x any) {
+	if e, ok := x.(event); ok {
+		*q = append(*q, e)
+	}
+}
+
+// Pop is for container/heap.
 func (q *eventQueue) Pop() any {
 	last := (*q)[len(*q)-1]
 	*q = (*q)[:len(*q)-1]
@@ -149,7 +157,8 @@ func (m *Market) plan(r *rental, t time.Time, do func(at time.Time)) {
 
 func (m *Market) advance(now time.Time) {
 	for !m.closed && len(m.events) > 0 && !m.events[0].at.After(now) {
-		e := heap.Pop(&m.events).(event)
+		e := m.events[0]
+		heap.Pop(&m.events)
 		e.do(e.at)
 		m.sample(e.at)
 	}

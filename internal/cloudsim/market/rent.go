@@ -87,7 +87,7 @@ func (m *Market) admit(q RentRequest, l *listing, o Offer, now time.Time) *Error
 		return refuse(NoCapacity, "%s", q.OfferID)
 	case q.DiskGB > o.DiskGB:
 		return refuse(DiskTooLarge, "%g GB of %g", q.DiskGB, o.DiskGB)
-	case lim.Instances > 0 && instances+1 > lim.Instances:
+	case lim.Instances > 0 && instances >= lim.Instances:
 		return refuse(OverQuota, "at most %d instances", lim.Instances)
 	case lim.GPUs > 0 && gpus+o.GPUs > lim.GPUs:
 		return refuse(OverQuota, "at most %d GPUs", lim.GPUs)
@@ -95,7 +95,7 @@ func (m *Market) admit(q RentRequest, l *listing, o Offer, now time.Time) *Error
 		return refuse(NoBalance, "the account is empty")
 	case q.Spot && o.MinBid == 0, !q.Spot && o.OnDemand == 0:
 		return refuse(NotForSale, "%s is not sold that way", q.OfferID)
-	case q.Spot && q.Bid < o.MinBid && !(q.Bid == 0 && m.cfg.SpotPaysFloor):
+	case q.Spot && q.Bid < o.MinBid && (q.Bid != 0 || !m.cfg.SpotPaysFloor):
 		return refuse(BidTooLow, "%s under %s", q.Bid, o.MinBid)
 	}
 	return nil

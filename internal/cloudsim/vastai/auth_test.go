@@ -1,6 +1,7 @@
 package vastai_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -70,7 +71,7 @@ func TestMissingSlashLosesTheBody(t *testing.T) {
 	for method, path := range map[string]string{"GET": "/api/v1/instances", "PUT": "/api/v0/asks/28000001",
 		"POST": "/api/v0/bundles", "DELETE": "/api/v0/instances/1"} {
 		res, _ := r.raw(key, method, path+"?a=b", object{})
-		if res.StatusCode != 301 || !strings.HasSuffix(res.Header.Get("Location"), path+"/?a=b") {
+		if res.StatusCode != http.StatusMovedPermanently || !strings.HasSuffix(res.Header.Get("Location"), path+"/?a=b") {
 			t.Errorf("%s %s: %d to %s", method, path, res.StatusCode, res.Header.Get("Location"))
 		}
 	}
@@ -118,7 +119,7 @@ func TestLimitScaleAndForms(t *testing.T) {
 	r := newRig(t, one(), vastai.Options{LimitScale: 0.01, RateForm: "text"})
 	r.call("GET", "/api/v1/instances/", nil)
 	res, raw := r.raw(key, "GET", "/api/v1/instances/", nil)
-	if res.StatusCode != 429 || string(raw) != "API requests too frequent: endpoint threshold=1.0" || res.Header.Get("Retry-After") != "" {
+	if res.StatusCode != http.StatusTooManyRequests || string(raw) != "API requests too frequent: endpoint threshold=1.0" || res.Header.Get("Retry-After") != "" {
 		t.Errorf("%d %q", res.StatusCode, raw)
 	}
 	r.clock.Step(10 * time.Millisecond)

@@ -1,6 +1,7 @@
 package vastai_test
 
 import (
+	"net/http"
 	"net/url"
 	"strings"
 	"testing"
@@ -187,11 +188,11 @@ func TestLogs(t *testing.T) {
 	if status != 200 || path == link {
 		t.Fatalf("%d %v", status, out)
 	}
-	if res, _ := r.raw("", "GET", path, nil); res.StatusCode != 404 {
+	if res, _ := r.raw("", "GET", path, nil); res.StatusCode != http.StatusNotFound {
 		t.Errorf("there at once: %d", res.StatusCode)
 	}
 	r.clock.Step(time.Second)
-	if res, _ := r.raw("", "GET", path, nil); res.StatusCode != 200 {
+	if res, _ := r.raw("", "GET", path, nil); res.StatusCode != http.StatusOK {
 		t.Errorf("not there: %d", res.StatusCode)
 	}
 	if status, _ := r.call("PUT", "/api/v0/instances/request_logs/"+id+"/", object{"tail": 200}); status != 400 {

@@ -25,7 +25,7 @@ type ports struct {
 
 var errNoPort = errors.New("no free port on loopback")
 
-func (p *ports) reserve() (int, error) {
+func (p *ports) reserve(ctx context.Context) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.used == nil {
@@ -36,7 +36,7 @@ func (p *ports) reserve() (int, error) {
 	for range lastPort - firstPort {
 		port := firstPort + p.next
 		p.next = (p.next + 1) % (lastPort - firstPort)
-		if !p.used[port] && unused(port) {
+		if !p.used[port] && unused(ctx, port) {
 			p.used[port] = true
 			return port, nil
 		}
@@ -50,9 +50,9 @@ func (p *ports) free(port int) {
 	delete(p.used, port)
 }
 
-func unused(port int) bool {
+func unused(ctx context.Context, port int) bool {
 	var lc net.ListenConfig
-	l, err := lc.Listen(context.Background(), "tcp", fmt.Sprintf("%s:%d", loopback, port))
+	l, err := lc.Listen(ctx, "tcp", fmt.Sprintf("%s:%d", loopback, port))
 	if err != nil {
 		return false
 	}

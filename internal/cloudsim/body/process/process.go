@@ -82,10 +82,10 @@ func (f *Factory) Start(ctx context.Context, s body.Spec) (body.Body, error) {
 		b.refuse("bash: " + bootVariable + ": parameter not set")
 		return b, nil
 	}
-	if b.port, err = f.ports.reserve(); err != nil {
+	if b.port, err = f.ports.reserve(ctx); err != nil {
 		return nil, errors.Join(err, logs.Close())
 	}
-	b.cmd = exec.Command(f.opts.Agent) //nolint:gosec,noctx // The configured program; its life is the body's, not a call's.
+	b.cmd = exec.Command(f.opts.Agent) //nolint:noctx // Its life is the body's, which kills it with all that it started.
 	b.cmd.Dir = filepath.Join(dir, "root")
 	b.cmd.Env = f.environment(dir, b.port, s)
 	b.cmd.SysProcAttr = ownSession()
