@@ -18,14 +18,14 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 )
 
-// OpenAPI checks requests, and where asked replies, against a vendor's own description of its API. As a transport it
-// goes between a driver and the cloud; what it finds is kept, and nothing that passes is changed.
+// OpenAPI checks requests, and where asked replies, against a vendor's own description of its API. Its Transport goes
+// between a driver and the cloud; what it finds is kept, and nothing that passes is changed. It may be used
+// concurrently once its fields are set.
 //
 // Beyond the description's types it reports what a description does not mention: unknown paths, query parameters and
 // top-level fields of a request's body. Known errors of the description are Exceptions.
 type OpenAPI struct {
-	doc  *openapi3.T
-	next http.RoundTripper
+	doc *openapi3.T
 	// Replies has replies checked too.
 	Replies bool
 	// Exceptions are the description's known errors.
@@ -48,7 +48,7 @@ type Exception struct {
 
 // LoadOpenAPI reads the description in a file. The error satisfies errors.Is(err, os.ErrNotExist) where there is none:
 // descriptions are not part of this repository, so a test then skips with a message.
-func LoadOpenAPI(file string, next http.RoundTripper) (*OpenAPI, error) {
+func LoadOpenAPI(file string) (*OpenAPI, error) {
 	if _, err := os.Stat(file); err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func LoadOpenAPI(file string, next http.RoundTripper) (*OpenAPI, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	return &OpenAPI{doc: doc, next: next, used: map[int]bool{}, checked: map[string]int{}}, nil
+	return &OpenAPI{doc: doc, used: map[int]bool{}, checked: map[string]int{}}, nil
 }
 
 // Findings are the departures from the description that are no Exception, each once.
@@ -90,8 +90,16 @@ func (o *OpenAPI) Checked() map[string]int {
 	return out
 }
 
-// RoundTrip checks and passes on.
-func (o *OpenAPI) RoundTrip(r *http.Request) (*http.Response, error) {
+// Transport checks what goes through it and passes it on to next.
+func (o *OpenAPI) Transport(next http.RoundTripper) http.RoundTripper { return &checking{o, next} }
+
+type checking struct {
+	*OpenAPI
+	next http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (o *checking) RoundTrip(r *http.Request) (*http.Response, error) {
 	body, err := readAll(&r.Body)
 	if err != nil {
 		return nil, err

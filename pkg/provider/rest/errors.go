@@ -107,7 +107,14 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 		return 0
 	}
 	if seconds, err := strconv.ParseFloat(v, 64); err == nil {
-		return min(max(time.Duration(seconds*float64(time.Second)), 0), maxRetryAfter)
+		// Compared as a float: what is too large for a Duration has no defined one. NaN is no wait.
+		switch {
+		case seconds >= maxRetryAfter.Seconds():
+			return maxRetryAfter
+		case seconds > 0:
+			return time.Duration(seconds * float64(time.Second))
+		}
+		return 0
 	}
 	if at, err := http.ParseTime(v); err == nil {
 		return min(max(at.Sub(now), 0), maxRetryAfter)
@@ -128,15 +135,23 @@ func redactor(secrets []string) func(string) string {
 		if s == "" {
 			continue
 		}
-		quoted, _ := json.Marshal(s) // a string always marshals
 		for _, form := range []string{
-			s, strings.Trim(string(quoted), `"`), url.QueryEscape(s), url.PathEscape(s),
+			s, quoted(s, true), quoted(s, false), url.QueryEscape(s), url.PathEscape(s),
 			base64.StdEncoding.EncodeToString([]byte(s)), base64.URLEncoding.EncodeToString([]byte(s)),
 		} {
 			pairs = append(pairs, form, "[redacted]")
 		}
 	}
 	return strings.NewReplacer(pairs...).Replace
+}
+
+// quoted is s as it stands inside a JSON string, with or without the escapes for HTML.
+func quoted(s string, html bool) string {
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(html)
+	_ = enc.Encode(s) // a string always encodes
+	return strings.TrimSuffix(strings.TrimPrefix(b.String(), `"`), "\"\n")
 }
 
 // maxText is how much of a vendor's words is kept: enough for a sentence, not for a page of HTML.
