@@ -24,7 +24,13 @@ controlplane: ## Build the local Kubernetes once (some minutes) and print its fo
 
 ##### Check
 
-# test and lint go here.
+.PHONY: test
+test: ## Run every test, with the race detector; gets what it needs itself.
+	@hack/test.sh
+
+.PHONY: lint
+lint: ## Run the linters (built once).
+	@hack/lint.sh
 
 ##### Run
 

@@ -22,7 +22,11 @@ func newAccounts(ctx context.Context, reader client.Reader, cfg Config, id ident
 	for name, d := range drivers.All() {
 		opts := drivers.Options{BaseURL: cfg.BaseURLs[name], Transport: cfg.Transport, PaceFactor: cfg.PaceFactor}
 		constructors[name] = account.Constructor{Env: d.Env, New: func(creds map[string]string) (provider.Provider, error) {
-			return d.New(creds, opts)
+			p, err := d.New(creds, opts)
+			if err != nil || cfg.Wrap == nil {
+				return p, err
+			}
+			return cfg.Wrap(p), nil
 		}}
 	}
 	return account.New(ctx, account.Options{

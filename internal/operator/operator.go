@@ -48,6 +48,8 @@ type Config struct {
 	PaceFactor float64
 	// Transport carries the drivers' calls; nil is the standard one.
 	Transport http.RoundTripper
+	// Wrap goes around every driver that is opened; nil is none. Tests shorten a cloud's lags with it.
+	Wrap func(provider.Provider) provider.Provider
 	// MetricsAddr and HealthAddr are listened on; "0" turns either off.
 	MetricsAddr string
 	HealthAddr  string
@@ -170,8 +172,8 @@ func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Ide
 	recorder := mgr.GetEventRecorder("gpuscale")
 	secrets := secretReader{mgr.GetAPIReader()}
 	controllers := []interface{ SetupWithManager(ctrl.Manager) error }{
-		&pool.Reconciler{Client: mgr.GetClient(), Accounts: accounts, Events: recorder, Clock: cfg.Clock,
-			Recheck: pool.DefaultRecheck},
+		&pool.Reconciler{Client: mgr.GetClient(), Accounts: accounts, Rests: rests, Events: recorder,
+			Clock: cfg.Clock, Recheck: pool.DefaultRecheck},
 		&provisioning.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: accounts, Rests: rests,
 			Events: recorder, Clock: cfg.Clock, Demand: demandOpts, Replan: provisioning.DefaultReplan,
 			SearchTimeout: provisioning.DefaultSearchTimeout},

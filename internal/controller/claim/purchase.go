@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -162,12 +163,15 @@ func (v *visit) waitedTooLong() bool {
 	return v.now().Sub(v.claim.CreationTimestamp.Time) > 5*v.Timing.LicenceWait
 }
 
+// freshOffers is how old offers may be when money is spent on them; the provider's search interval is the least.
+const freshOffers = time.Second
+
 func (v *visit) search(ctx context.Context, entry v1alpha1.ProviderSpec, ceiling money.Dollars) ([]provider.Offer, *account.Account, offers.Explanation, error) {
 	acct, err := v.Accounts.For(ctx, account.RefOf(entry))
 	if err != nil {
 		return nil, nil, offers.Explanation{}, err
 	}
-	list, err := acct.Catalogue.Offers(ctx, offers.QueryOf(entry, v.claim.Spec.Requirements), 0)
+	list, err := acct.Catalogue.Offers(ctx, offers.QueryOf(entry, v.claim.Spec.Requirements), freshOffers)
 	if err != nil {
 		return nil, nil, offers.Explanation{}, err
 	}

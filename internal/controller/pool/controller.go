@@ -23,6 +23,7 @@ import (
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/account"
+	"github.com/munhq/gpuscale/internal/offers/rest"
 	"github.com/munhq/gpuscale/pkg/gpu"
 	"github.com/munhq/gpuscale/pkg/provider"
 )
@@ -36,8 +37,10 @@ type Accounts interface {
 type Reconciler struct {
 	Client   client.Client
 	Accounts Accounts
-	Events   events.EventRecorder
-	Clock    clock.Clock
+	// Rests forgives what was repaired: an account whose credentials work again, a pool that was changed.
+	Rests  *rest.Book
+	Events events.EventRecorder
+	Clock  clock.Clock
 	// Recheck is how often credentials are tried again.
 	Recheck time.Duration
 }
@@ -131,6 +134,9 @@ func (r *Reconciler) finish(ctx context.Context, pool *v1alpha1.GPUNodePool, cla
 
 // assess derives the conditions.
 func (r *Reconciler) assess(ctx context.Context, pool *v1alpha1.GPUNodePool, claims []v1alpha1.GPUNodeClaim) {
+	if pool.Status.ObservedGeneration != pool.Generation {
+		r.Rests.Forgive(rest.PoolKey(pool.Name))
+	}
 	pool.Status.ObservedGeneration = pool.Generation
 	pool.Status.ReadyNodes = 0
 	for _, c := range claims {
@@ -173,6 +179,7 @@ func (r *Reconciler) credentials(ctx context.Context, pool *v1alpha1.GPUNodePool
 		}
 		reason := reasonOf(err)
 		if reason == "" {
+			r.Rests.Forgive(rest.AccountKey(acct.Provider, acct.Fingerprint))
 			usable++
 			continue
 		}

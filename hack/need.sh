@@ -1,0 +1,36 @@
+# Sourced by scripts: finds the programs that they need, or gets them, or says in one line what is missing.
+
+# need PROGRAM...: each must be in the PATH; as root on Debian or Ubuntu the missing ones are installed.
+need() {
+	local missing=() p
+	for p in "$@"; do command -v "$p" >/dev/null || missing+=("$p"); done
+	if [ ${#missing[@]} -eq 0 ]; then return; fi
+	if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+		local packages=()
+		for p in "${missing[@]}"; do
+			case $p in
+			# Not from the distribution: go.mod asks for a newer one than most have.
+			go) echo "missing: go; install Go from https://go.dev/dl" >&2; exit 1 ;;
+			*) packages+=("$p") ;;
+			esac
+		done
+		echo "== installing ${packages[*]}"
+		{ DEBIAN_FRONTEND=noninteractive apt-get install -qq -y "${packages[@]}" ||
+			{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y "${packages[@]}"; }; } >/dev/null 2>&1 || true
+		for p in "${missing[@]}"; do
+			command -v "$p" >/dev/null || { echo "missing: $p, and its package could not be installed" >&2; exit 1; }
+		done
+		return
+	fi
+	echo "missing: ${missing[*]}; install them and run this again" >&2
+	exit 1
+}
+
+# need_go: the Go in the PATH must be able to build this module, by itself or by fetching the toolchain in go.mod.
+need_go() {
+	local out
+	if ! out=$(go list -m 2>&1); then
+		echo "this Go cannot build gpuscale: $(echo "$out" | tail -n 1)" >&2
+		exit 1
+	fi
+}

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Runs every test, and first gets what they need: from the PATH, else from the distribution's packages when this is root
+# on Debian or Ubuntu, else it says what is missing. Arguments go to "go test" in place of ./... .
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source hack/need.sh
+
+need go git gcc curl wget python3 shellcheck
+need_go
+
+echo "== the local Kubernetes (built once)"
+KUBEBUILDER_ASSETS=$(hack/controlplane.sh)
+export KUBEBUILDER_ASSETS
+
+echo "== commands"
+go build -o bin/ ./cmd/...
+
+echo "== go vet"
+go vet ./...
+(cd controlplane && go vet .)
+
+echo "== go test -race"
+if [ $# -eq 0 ]; then set -- ./...; fi
+# -p 2: each package with a Kubernetes of its own takes half a GiB and most of a core.
+exec go test -race -p "${GPUSCALE_TEST_PARALLEL:-2}" -timeout 20m "$@"
