@@ -89,6 +89,8 @@ func (f *Factory) Start(ctx context.Context, s body.Spec) (body.Body, error) {
 	b.cmd.Dir = filepath.Join(dir, "root")
 	b.cmd.Env = f.environment(dir, b.port, s)
 	b.cmd.SysProcAttr = ownSession()
+	// The agent may have nothing to say, and a person who asks for the log should see that it began.
+	_, _ = fmt.Fprintf(logs, "simulated container %s: %s at port %d\n", s.InstanceID, filepath.Base(f.opts.Agent), b.port)
 	if err := b.start(ctx); err != nil {
 		f.ports.free(b.port)
 		return nil, errors.Join(fmt.Errorf("start the agent: %w", err), logs.Close())
@@ -111,10 +113,12 @@ func (f *Factory) furnish(dir string, gpu body.GPU) error {
 }
 
 func (f *Factory) environment(dir string, port int, s body.Spec) []string {
-	env := maps.Clone(f.opts.Env)
-	if env == nil {
-		env = map[string]string{}
+	env := map[string]string{}
+	if s.GPU.Count > 0 { // So that a model too large for the machine fails as it would on a real one.
+		env["VLLM_SIM_GPUS"] = strconv.Itoa(s.GPU.Count)
+		env["VLLM_SIM_GPU_MEMORY_GIB"] = strconv.FormatFloat(float64(s.GPU.MemoryMB)/1024, 'f', 2, 64)
 	}
+	maps.Copy(env, f.opts.Env)
 	maps.Copy(env, s.Env)
 	for _, name := range s.PortEnv {
 		env[name] = strconv.Itoa(port)
