@@ -124,16 +124,16 @@ func (o *checking) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil || !o.Replies {
 		return resp, err
 	}
-	return resp, o.reply(where, resp, input)
+	return resp, o.reply(r.Context(), where, resp, input)
 }
 
-func (o *OpenAPI) reply(where string, resp *http.Response, in *openapi3filter.RequestValidationInput) error {
+func (o *OpenAPI) reply(ctx context.Context, where string, resp *http.Response, in *openapi3filter.RequestValidationInput) error {
 	body, err := readAll(&resp.Body)
 	if err != nil {
 		return err
 	}
 	o.report(fmt.Sprintf("%s: reply %d", where, resp.StatusCode),
-		openapi3filter.ValidateResponse(context.WithoutCancel(in.Request.Context()), &openapi3filter.ResponseValidationInput{
+		openapi3filter.ValidateResponse(context.WithoutCancel(ctx), &openapi3filter.ResponseValidationInput{
 			RequestValidationInput: in, Status: resp.StatusCode, Header: resp.Header,
 			Body:    io.NopCloser(bytes.NewReader(body)),
 			Options: &openapi3filter.Options{MultiError: true, IncludeResponseStatus: true},

@@ -191,15 +191,27 @@ type recorder struct {
 	cleanups   []func()
 }
 
-func (r *recorder) Helper()                  {}
-func (r *recorder) Logf(string, ...any)      {}
-func (r *recorder) Failed() bool             { return len(r.complaints) > 0 }
-func (r *recorder) Cleanup(f func())         { r.cleanups = append(r.cleanups, f) }
+// Helper does nothing: complaints carry no line.
+func (r *recorder) Helper() {}
+
+// Logf drops what a passing case says.
+func (r *recorder) Logf(string, ...any) {}
+
+// Failed reports whether there is a complaint.
+func (r *recorder) Failed() bool { return len(r.complaints) > 0 }
+
+// Cleanup has f called when the case is over, last first.
+func (r *recorder) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
+
+// Context ends with the case.
 func (r *recorder) Context() context.Context { return r.ctx }
+
+// Errorf keeps a complaint.
 func (r *recorder) Errorf(format string, args ...any) {
 	r.complaints = append(r.complaints, fmt.Sprintf(format, args...))
 }
 
+// Fatalf keeps a complaint and ends the case's goroutine.
 func (r *recorder) Fatalf(format string, args ...any) {
 	r.Errorf(format, args...)
 	runtime.Goexit()

@@ -20,8 +20,10 @@ var System Clock = systemClock{}
 
 type systemClock struct{}
 
+// Now is time.Now.
 func (systemClock) Now() time.Time { return time.Now() } //gpuscale:clock the default clock of every driver
 
+// After is time.After.
 func (systemClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
 
 // pacer keeps a least time between the sends of each endpoint. The limits that it serves count from one call to the

@@ -22,16 +22,17 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/go-cleanhttp"
 	"github.com/hashicorp/go-retryablehttp"
 )
 
 // Defaults of Config.
 const (
-	DefaultTimeout      = 30 * time.Second
-	DefaultMaxBody      = 64 << 20 // a search of every offer of a large market is about 20 MB
-	DefaultReadAttempts = 3
-	DefaultRetryMin     = time.Second
-	DefaultRetryMax     = 10 * time.Second
+	DefaultTimeout       = 30 * time.Second
+	DefaultMaxBody       = 64 << 20 // a search of every offer of a large market is about 20 MB
+	DefaultReadAttempts  = 3
+	DefaultShortestRetry = time.Second
+	DefaultLongestRetry  = 10 * time.Second
 )
 
 // Config says how to reach one account at one API.
@@ -84,7 +85,7 @@ func New(c Config) (*Client, error) {
 	}
 	transport := c.Transport
 	if transport == nil {
-		transport = http.DefaultTransport.(*http.Transport).Clone()
+		transport = cleanhttp.DefaultPooledTransport()
 	}
 	clock := c.Clock
 	if clock == nil {
@@ -107,8 +108,8 @@ func New(c Config) (*Client, error) {
 		clock:     clock,
 		maxBody:   or(c.MaxBody, DefaultMaxBody),
 		attempts:  or(c.ReadAttempts, DefaultReadAttempts),
-		retryMin:  or(c.RetryMin, DefaultRetryMin),
-		retryMax:  or(c.RetryMax, DefaultRetryMax),
+		retryMin:  or(c.RetryMin, DefaultShortestRetry),
+		retryMax:  or(c.RetryMax, DefaultLongestRetry),
 	}, nil
 }
 

@@ -50,12 +50,12 @@ func TestTheRequestIsSentAsWritten(t *testing.T) {
 		fmt.Fprint(w, "short")
 	}, nil)
 	for _, write := range []bool{true, false} {
-		r, err := c.Do(t.Context(), Call{Method: "PUT", Path: "/a/7/", Query: url.Values{"q": {"x y"}}, Write: write,
+		r, err := c.Do(t.Context(), Call{Method: http.MethodPut, Path: "/a/7/", Query: url.Values{"q": {"x y"}}, Write: write,
 			Body: map[string]string{"k": "<&>"}})
 		if err != nil || r.Status != http.StatusTeapot || string(r.Body) != "short" {
 			t.Fatalf("%+v, %v", r, err)
 		}
-		if got.Method != "PUT" || got.URL.Path != "/a/7/" || got.URL.RawQuery != "q=x+y" || body != `{"k":"<&>"}` ||
+		if got.Method != http.MethodPut || got.URL.Path != "/a/7/" || got.URL.RawQuery != "q=x+y" || body != `{"k":"<&>"}` ||
 			got.Header.Get("X-Key") != url.QueryEscape(secret) || got.Header.Get("Content-Type") != "application/json" {
 			t.Errorf("sent %s %s with %v and %q", got.Method, got.URL, got.Header, body)
 		}
@@ -331,7 +331,7 @@ func TestATurnAfterTheDeadlineIsNotWaitedFor(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	call := Call{Endpoint: "e", Method: "PUT", Path: "/", Write: true}
+	call := Call{Endpoint: "e", Method: http.MethodPut, Path: "/", Write: true}
 	if _, err := c.Do(ctx, call); err != nil {
 		t.Fatal(err)
 	}

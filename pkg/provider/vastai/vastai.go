@@ -38,7 +38,7 @@ type Config struct {
 	// PaceFactor stretches or shrinks the least time between calls that the vendor asks for: 0 means 1, a negative
 	// value no pace at all. For simulated markets, whose time may run faster.
 	PaceFactor float64
-	// RetryMin is the first wait before a read is tried again; 0 means rest.DefaultRetryMin.
+	// RetryMin is the first wait before a read is tried again; 0 means rest.DefaultShortestRetry.
 	RetryMin time.Duration
 }
 

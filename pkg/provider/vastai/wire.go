@@ -155,9 +155,7 @@ func (e *extraEnv) UnmarshalJSON(data []byte) error {
 		return nil
 	}
 	var object map[string]flexText
-	if json.Unmarshal(data, &object) != nil {
-		return nil
-	}
+	_ = json.Unmarshal(data, &object) // what is neither leaves the object empty
 	for k, v := range object {
 		*e = append(*e, []string{k, string(v)})
 	}
