@@ -20,13 +20,15 @@ const (
 	Truncated Fault = "truncated"
 	// Slow: performed, and the answer comes late.
 	Slow Fault = "slow"
+	// Late: nothing for a while, then performed, whether or not the client still waits.
+	Late Fault = "late"
 	// TooMany: a 429, nothing done.
 	TooMany Fault = "too-many"
 )
 
 // AllFaults lists every fault.
 func AllFaults() []Fault {
-	return []Fault{ServerError, ErrorAfter, Timeout, LostAnswer, Truncated, Slow, TooMany}
+	return []Fault{ServerError, ErrorAfter, Timeout, LostAnswer, Truncated, Slow, TooMany, Late}
 }
 
 // Op names an API operation across providers, for faults.
@@ -50,7 +52,7 @@ const (
 type FaultRates struct {
 	// Share is the part of requests that meets each fault.
 	Share map[Fault]float64
-	// Hold is how long a Timeout keeps the client waiting (30 s when zero), Delay how late a Slow answer is (3 s).
+	// Hold is how long a Timeout keeps the client waiting (30 s when zero), Delay how late a Slow or Late one is (3 s).
 	Hold, Delay time.Duration
 }
 

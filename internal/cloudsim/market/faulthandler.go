@@ -39,10 +39,29 @@ func (m *Market) WithFaults(next http.Handler, opOf func(*http.Request) Op,
 			next.ServeHTTP(answer, r)
 			m.wait(r, m.faultTimes().Delay)
 			answer.send(w)
+		case Late:
+			m.late(w, r, next)
 		default:
 			render(w, r, f)
 		}
 	})
+}
+
+// late reads the request while it can be read, and performs it when the client may long have given up.
+func (m *Market) late(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	sent, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	t := m.cfg.Clock.NewTimer(m.faultTimes().Delay)
+	defer t.Stop()
+	select {
+	case <-t.C():
+	case <-m.ctx.Done():
+		panic(http.ErrAbortHandler)
+	}
+	r.Body = io.NopCloser(bytes.NewReader(sent))
+	next.ServeHTTP(w, r)
 }
 
 func (m *Market) faultTimes() FaultRates {

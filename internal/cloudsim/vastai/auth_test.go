@@ -193,4 +193,15 @@ func TestFaultsOnTheWire(t *testing.T) {
 	if rented() != 4 {
 		t.Errorf("%d rented in the end", rented())
 	}
+
+	// The client leaves before a late request takes effect.
+	r.market.FailNext(market.OpCreate, market.Late)
+	r.client.Timeout = 50 * time.Millisecond
+	if _, _, err := create(); err == nil || rented() != 4 {
+		t.Errorf("late: %v, %d rented", err, rented())
+	}
+	until(t, "rented late", func() bool {
+		r.clock.Step(time.Second)
+		return rented() == 5
+	})
 }
