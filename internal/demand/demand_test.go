@@ -106,6 +106,17 @@ func TestReplicasAreTheMaximum(t *testing.T) {
 	}
 }
 
+func TestTheStrictestPriceAndTheHighestPriorityHold(t *testing.T) {
+	res := Workloads(Input{Pods: unwrap(serving("a", "m").note("max-price", "2"), serving("b", "m").note("max-price", "1").note("priority", "7").age(1),
+		serving("c", "m").note("max-price", "3").age(2), serving("d", "m").age(3))})
+	if w := res.Workloads[0]; len(w.Pods) != 4 || w.MaxPrice.String() != "1.00" || w.Priority != 7 {
+		t.Errorf("%+v", res)
+	}
+	if w := Workloads(Input{Pods: unwrap(serving("a", "m").note("priority", "-3"))}).Workloads[0]; w.Priority != -3 {
+		t.Errorf("%+v", w)
+	}
+}
+
 func TestConflictsGoToTheOlder(t *testing.T) {
 	older := serving("old", "m").note("served-name", "n")
 	for name, c := range map[string]struct {

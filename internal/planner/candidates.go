@@ -131,3 +131,12 @@ func coveringOnly(kept []provider.Offer, n offers.Need, why *offers.Explanation)
 		return o.GPUCount != count
 	})
 }
+
+func keyOf(o provider.Offer) offerKey { return offerKey{o.Provider, o.ID} }
+
+// oneMachine reports whether an offer is of one particular machine, as its rest keys say, and so can be rented once. Two
+// replicas planned on it would make one claim that finds nothing at its price. Offers of a kind of machine can be had
+// again and again.
+func oneMachine(o provider.Offer) bool {
+	return slices.ContainsFunc(o.RestKeys, func(k provider.RestKey) bool { return strings.HasPrefix(string(k), "machine/") })
+}

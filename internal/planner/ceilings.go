@@ -34,7 +34,7 @@ func (r Reserved) plus(gpus int, dollars money.Dollars) Reserved {
 func (r Reserved) forbids(pool *v1alpha1.GPUNodePool, gpus int, price money.Dollars) string {
 	limits := pool.Spec.Limits
 	switch {
-	case r.Nodes+1 > int(pool.Spec.Scaling.MaxNodes):
+	case r.Nodes >= int(pool.Spec.Scaling.MaxNodes):
 		return fmt.Sprintf("maxNodes %d: %d reserved", pool.Spec.Scaling.MaxNodes, r.Nodes)
 	case limits.MaxGPUs != nil && r.GPUs+gpus > int(*limits.MaxGPUs):
 		return fmt.Sprintf("maxGPUs %d: %d reserved, cheapest fit has %d", *limits.MaxGPUs, r.GPUs, gpus)

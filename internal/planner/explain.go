@@ -69,6 +69,10 @@ func (p *planning) explain(w demand.Workload, found survey, allowed int, unmet *
 		p.explainBound(w, unmet)
 	case len(found.candidates) > 0:
 		unmet.Reason, unmet.Message = v1alpha1.PodReasonCeilingReached, p.ceilings(found)
+		if unmet.Message == "" {
+			unmet.Reason = v1alpha1.PodReasonNoOffers
+			unmet.Message = found.why.String() + "; what fits was taken for other replicas just now"
+		}
 	case found.why.Counts[offers.Resting] > 0:
 		unmet.Reason, unmet.Message, unmet.RetryAt = v1alpha1.PodReasonResting, found.why.String(), found.why.RestingUntil
 	default:
@@ -92,17 +96,18 @@ func (p *planning) explainBound(w demand.Workload, unmet *Unmet) {
 		clock(unmet.RetryAt))
 }
 
-// ceilings says for each pool with a fitting offer which ceiling keeps it from buying the cheapest.
+// ceilings says for each pool with a fitting offer which ceiling keeps it from buying the cheapest that is still to be
+// had; empty where no ceiling is in the way.
 func (p *planning) ceilings(found survey) string {
 	var parts []string
 	seen := map[string]bool{}
 	for _, c := range found.candidates {
-		if seen[c.pool.Name] {
+		why := p.reserved[c.pool.Name].forbids(c.pool, c.offer.GPUCount, c.offer.Price)
+		if why == "" || seen[c.pool.Name] {
 			continue
 		}
 		seen[c.pool.Name] = true
-		parts = append(parts, fmt.Sprintf("pool %s: %s", c.pool.Name,
-			p.reserved[c.pool.Name].forbids(c.pool, c.offer.GPUCount, c.offer.Price)))
+		parts = append(parts, fmt.Sprintf("pool %s: %s", c.pool.Name, why))
 	}
 	return strings.Join(parts, "; ")
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/demand"
 	"github.com/munhq/gpuscale/pkg/money"
+	"github.com/munhq/gpuscale/pkg/provider"
 )
 
 // wholeGPU is a placement's share of a GPU that it has for itself.
@@ -23,12 +24,19 @@ type planning struct {
 	covered  map[string]int
 	reserved map[string]Reserved
 	taken    names
-	plan     Plan
+	// rented are offers of one machine that this plan has chosen: they cannot be had twice.
+	rented map[offerKey]bool
+	plan   Plan
 }
 
 type marketKey struct {
 	pool  string
 	entry int
+}
+
+type offerKey struct {
+	provider provider.Name
+	id       string
 }
 
 // Make plans: every workload that lacks replicas gets purchases, as far as offers, ceilings and rests allow, and a line
@@ -38,7 +46,7 @@ type marketKey struct {
 // for a second Make over the same markets.
 func Make(s Snapshot) Plan {
 	p := &planning{snapshot: s, markets: map[marketKey]Market{}, covered: covered(s), reserved: map[string]Reserved{},
-		taken: takenNames(s)}
+		taken: takenNames(s), rented: map[offerKey]bool{}}
 	for _, m := range s.Markets {
 		p.markets[marketKey{m.Pool, m.Entry}] = m
 	}
@@ -93,10 +101,10 @@ func (p *planning) meet(w demand.Workload) {
 	}
 }
 
-// choose is the most preferred candidate that its pool's ceilings still admit.
+// choose is the most preferred candidate that can still be had and that its pool's ceilings still admit.
 func (p *planning) choose(found survey) (candidate, bool) {
 	for _, c := range found.candidates {
-		if p.reserved[c.pool.Name].forbids(c.pool, c.offer.GPUCount, c.offer.Price) == "" {
+		if !p.rented[keyOf(c.offer)] && p.reserved[c.pool.Name].forbids(c.pool, c.offer.GPUCount, c.offer.Price) == "" {
 			return c, true
 		}
 	}
@@ -108,6 +116,9 @@ func (p *planning) buy(w demand.Workload, c candidate, found survey) {
 	so := p.reserved[c.pool.Name]
 	amount := money.Min(c.offer.Price.MulFrac(reservePercent, 100), c.most, so.left(c.pool))
 	p.reserved[c.pool.Name] = so.plus(c.offer.GPUCount, amount)
+	if oneMachine(c.offer) {
+		p.rented[keyOf(c.offer)] = true
+	}
 	name := p.taken.next(w.Key)
 	p.plan.Purchases = append(p.plan.Purchases, Purchase{
 		Pool:        c.pool.Name,

@@ -35,8 +35,11 @@ func TestWhatIsBought(t *testing.T) {
 	}{
 		"nothing wanted": {makeSnapshot(makePool("p")).wants(makeWorkload("m").pods(0)).market("p", 0, cheap), ""},
 		"the cheapest":   {makeSnapshot(makePool("p")).wants(makeWorkload("m")).market("p", 0, dear, cheap), "p buys cheap for m at 0.44"},
-		"two replicas":   {makeSnapshot(makePool("p")).wants(makeWorkload("m").pods(2)).market("p", 0, cheap), "p buys cheap for m at 0.44\np buys cheap for m at 0.44"},
-		"one is there":   {makeSnapshot(makePool("p")).wants(makeWorkload("m").pods(2)).has(makeClaim("c", "p", "m")).market("p", 0, cheap), "p buys cheap for m at 0.44"},
+		"two replicas of a kind of machine": {makeSnapshot(makePool("p")).wants(makeWorkload("m").pods(2)).market("p", 0, kind(cheap), dear),
+			"p buys cheap for m at 0.44\np buys cheap for m at 0.44"},
+		"two replicas on two machines": {makeSnapshot(makePool("p")).wants(makeWorkload("m").pods(2)).market("p", 0, cheap, dear),
+			"p buys cheap for m at 0.44\np buys dear for m at 0.50"},
+		"one is there": {makeSnapshot(makePool("p")).wants(makeWorkload("m").pods(2)).has(makeClaim("c", "p", "m")).market("p", 0, cheap), "p buys cheap for m at 0.44"},
 		"never above the entry's price": {makeSnapshot(makePool("p")).wants(makeWorkload("m")).market("p", 0, dear),
 			"p buys dear for m at 0.50"},
 		"never above the pods' price": {makeSnapshot(makePool("p")).wants(makeWorkload("m").maxPrice("0.42")).market("p", 0, cheap),
@@ -101,6 +104,8 @@ func TestWhyNot(t *testing.T) {
 			want: "m lacks 1: NoOffers: 1 offer: 1 over $0.20 (cheapest of those over the price: $0.40)"},
 		"too many GPUs": {s: makeSnapshot(makePool("p")).wants(makeWorkload("m").vram(24, 0)).market("p", 0, makeOffer("four", "RTX4090", 4, "0.10")),
 			want: "m lacks 1: NoOffers: 1 offer: 1 wrong GPU count"},
+		"one machine for two": {s: makeSnapshot(makePool("p")).wants(makeWorkload("m"), makeWorkload("n")).market("p", 0, cheap, dear),
+			want: "p buys cheap for m at 0.44\nn lacks 1: NoOffers: 2 offers: 1 fit, 1 over $0.50; what fits was taken for other replicas just now"},
 		"nothing offered": {s: makeSnapshot(makePool("p")).wants(makeWorkload("m")).market("p", 0), want: "m lacks 1: NoOffers: no offers"},
 		"not searched": {s: makeSnapshot(makePool("p")).wants(makeWorkload("m")),
 			want: "m lacks 1: NoOffers: no offers; vast.ai (pool p): not searched yet"},
@@ -123,7 +128,7 @@ func TestWhyNot(t *testing.T) {
 		"too many purchases": {s: makeSnapshot(makePool("p")).wants(makeWorkload("m")).market("p", 0, cheap).
 			bought("m", 59*time.Minute, 61*time.Minute, time.Minute, 2*time.Minute, 3*time.Minute, 4*time.Minute, 5*time.Minute), retry: time.Minute,
 			want: "m lacks 1: Resting: 6 instances bought within an hour, the most for one workload; next at 10:01"},
-		"too many in one plan": {s: makeSnapshot(makePool("p")).wants(makeWorkload("m").pods(2)).market("p", 0, cheap).
+		"too many in one plan": {s: makeSnapshot(makePool("p")).wants(makeWorkload("m").pods(2)).market("p", 0, kind(cheap)).
 			bought("m", 59*time.Minute, time.Minute, 2*time.Minute, 3*time.Minute, 4*time.Minute), retry: time.Minute,
 			want: "p buys cheap for m at 0.44\nm lacks 1: Resting: 6 instances bought within an hour, the most for one workload; next at 10:01"},
 		"nodes": {s: makeSnapshot(makePool("p").maxNodes(1).reserved("x", "0.40", 1, "other")).wants(makeWorkload("m")).market("p", 0, cheap),
@@ -263,7 +268,7 @@ func TestReasonSaysWhenTheCheapestDidNotFit(t *testing.T) {
 func TestClaimNames(t *testing.T) {
 	s := makeSnapshot(makePool("p").reserved(ClaimName("m", 1), "0.01", 1, "m")).wants(makeWorkload("m").pods(4)).
 		has(makeClaim(ClaimName("m", 0), "p", "m").phase(v1alpha1.PhaseDraining), makeClaim(ClaimName("m", 3), "p", "m")).
-		market("p", 0, makeOffer("o", "RTX4090", 1, "0.10"))
+		market("p", 0, kind(makeOffer("o", "RTX4090", 1, "0.10")))
 	var got []string
 	for _, b := range Make(s.Snapshot).Purchases {
 		got = append(got, b.ClaimName)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -43,7 +44,7 @@ func TestPlanKeepsItsPromises(t *testing.T) {
 
 // checkPurchases: each purchase is within what its pool's entry and its pods allow.
 func checkPurchases(rt *rapid.T, s Snapshot, plan Plan) {
-	names := map[string]bool{}
+	names, rented := map[string]bool{}, map[offerKey]bool{}
 	for _, c := range s.Claims {
 		names[c.Name] = true
 	}
@@ -54,6 +55,10 @@ func checkPurchases(rt *rapid.T, s Snapshot, plan Plan) {
 			rt.Fatalf("name %s is taken", b.ClaimName)
 		}
 		names[b.ClaimName] = true
+		if oneMachine(b.Offer) && rented[keyOf(b.Offer)] {
+			rt.Fatalf("one machine twice: %+v", b.Offer)
+		}
+		rented[keyOf(b.Offer)] = true
 		if amount != b.Spec.MaxPrice || amount.Less(b.Offer.Price) {
 			rt.Fatalf("reserved %s for %s, licence %s", amount, b.Offer.Price, b.Spec.MaxPrice)
 		}
@@ -112,6 +117,11 @@ func apply(rt *rapid.T, s *Snapshot, plan Plan, claimsSeen bool) {
 		}
 		if claimsSeen {
 			s.Claims = append(s.Claims, &v1alpha1.GPUNodeClaim{ObjectMeta: metav1.ObjectMeta{Name: b.ClaimName}, Spec: b.Spec})
+		}
+		for i := range s.Markets {
+			if oneMachine(b.Offer) {
+				s.Markets[i].Offers = slices.DeleteFunc(s.Markets[i].Offers, func(o provider.Offer) bool { return keyOf(o) == keyOf(b.Offer) })
+			}
 		}
 		key := b.Reservation.Workloads[0]
 		s.Purchases[key] = append(s.Purchases[key], s.Now)
@@ -206,13 +216,16 @@ func drawPool(rt *rapid.T, s *Snapshot, name string) *v1alpha1.GPUNodePool {
 		p.namespaces("other")
 	}
 	for i := range rapid.IntRange(1, 2).Draw(rt, "entries") {
-		where, kind := drawWhere.Draw(rt, "provider"), drawKind.Draw(rt, "kind")
-		p.entry(where, kind, cents(rapid.IntRange(1, 100).Draw(rt, "max price")).String())
+		where, how := drawWhere.Draw(rt, "provider"), drawKind.Draw(rt, "kind")
+		p.entry(where, how, cents(rapid.IntRange(1, 100).Draw(rt, "max price")).String())
 		m := Market{Pool: name, Entry: i, Account: "acct"}
 		for j := range rapid.IntRange(0, 5).Draw(rt, "offers") {
 			o := makeOffer(fmt.Sprint("o", j), drawGPU.Draw(rt, "gpu"), rapid.IntRange(1, 4).Draw(rt, "count"),
 				cents(rapid.IntRange(1, 100).Draw(rt, "price")).String())
-			o.Provider, o.CapacityType = provider.Name(where), provider.CapacityType(kind)
+			o.Provider, o.CapacityType = provider.Name(where), provider.CapacityType(how)
+			if rapid.Bool().Draw(rt, "of a kind") {
+				o = kind(o)
+			}
 			m.Offers = append(m.Offers, o)
 		}
 		s.Markets = append(s.Markets, m)

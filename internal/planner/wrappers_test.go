@@ -153,6 +153,12 @@ func makeOffer(id string, name gpu.Name, count int, price string) provider.Offer
 
 func onDemand(o provider.Offer) provider.Offer { o.CapacityType = provider.OnDemand; return o }
 
+// kind makes it an offer of a kind of machine, of which there are many.
+func kind(o provider.Offer) provider.Offer {
+	o.RestKeys = []provider.RestKey{"zone/z/" + provider.RestKey(o.ID)}
+	return o
+}
+
 // snapshotWrapper collects a snapshot.
 type snapshotWrapper struct{ Snapshot }
 
