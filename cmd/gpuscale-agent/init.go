@@ -27,7 +27,9 @@ func asInit() int {
 	}
 	go func() {
 		for s := range signals {
-			_ = syscall.Kill(child, s.(syscall.Signal)) // It may have just ended.
+			if number, ok := s.(syscall.Signal); ok {
+				_ = syscall.Kill(child, number) // It may have just ended.
+			}
 		}
 	}()
 	return reap(child)

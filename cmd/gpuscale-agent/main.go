@@ -42,7 +42,9 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, getenv func(string) string, stderr io.Writer) int {
-	say := func(format string, args ...any) { fmt.Fprintf(stderr, "gpuscale-agent: "+format+"\n", args...) }
+	say := func(format string, args ...any) {
+		_, _ = fmt.Fprintf(stderr, "gpuscale-agent: "+format+"\n", args...) // There is nowhere else to say it.
+	}
 	flags := flag.NewFlagSet("gpuscale-agent", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	file := flags.String("boot-file", "", "file with the boot data, in place of GPUSCALE_BOOT")
@@ -52,7 +54,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stderr 
 		return exitUsage
 	}
 	if *show {
-		fmt.Fprintln(stderr, version)
+		say("%s", version)
 		return exitOK
 	}
 	boot, err := bootData(*file, getenv)
@@ -68,7 +70,8 @@ func run(ctx context.Context, args []string, getenv func(string) string, stderr 
 		say("%v", err)
 		return exitUsage
 	}
-	listener, err := net.Listen("tcp", address(boot, getenv))
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", address(boot, getenv))
 	if err != nil {
 		say("%v", err)
 		return exitFailure

@@ -18,10 +18,12 @@ func RealClock() Clock { return realClock{} }
 
 type realClock struct{}
 
+// Now is the machine's time.
 func (realClock) Now() time.Time {
 	return time.Now() //gpuscale:clock the agent's real clock is made here
 }
 
+// Wait waits by the machine's time.
 func (realClock) Wait(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()

@@ -55,6 +55,7 @@ func (r ProcessRunner) Start(spec EngineSpec) (Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoEngine, err)
 	}
+	//nolint:noctx // An engine's life is its unit's, which calls Stop; no call's context bounds it.
 	p := &process{cmd: exec.Command(path, words[1:]...), clock: r.Clock, done: make(chan struct{}),
 		transport: loopback(net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))}
 	if p.clock == nil {
@@ -177,12 +178,16 @@ func (r ProcessRunner) environ(add map[string]string) []string {
 // freePort is a loopback port that was free a moment ago. Another may take it before the engine does; the engine then
 // ends, and its restart has another.
 func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = l.Close() }() // It was open for its number only.
-	return l.Addr().(*net.TCPAddr).Port, nil
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(port)
 }
 
 // loopback is a transport to one address whatever the URL says.

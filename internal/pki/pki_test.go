@@ -231,10 +231,10 @@ func TestLoadAndIssueRefuseNonsense(t *testing.T) {
 }
 
 func TestCallerRoleOfAnUnverifiedRequestIsEmpty(t *testing.T) {
-	if role := pki.CallerRole(httptest.NewRequest("GET", "/", nil), installation); role != "" {
+	if role := pki.CallerRole(httptest.NewRequest(http.MethodGet, "/", nil), installation); role != "" {
 		t.Errorf("plain request: %q", role)
 	}
-	unverified := httptest.NewRequest("GET", "/", nil)
+	unverified := httptest.NewRequest(http.MethodGet, "/", nil)
 	unverified.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{}}}
 	if role := pki.CallerRole(unverified, installation); role != "" {
 		t.Errorf("unverified request: %q", role)

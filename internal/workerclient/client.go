@@ -54,7 +54,10 @@ func New(pair pki.Pair, caPEM []byte) (*Client, error) {
 	if _, err := pki.ClientTLS(pair, caPEM, "check"); err != nil {
 		return nil, err
 	}
-	return c, c.Renew(pair)
+	if err := c.Renew(pair); err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // Renew makes new connections show pair, which the same CA issued. Open ones are left alone.
@@ -181,7 +184,7 @@ func (c *Client) call(ctx context.Context, endpoint, claimUID, method, path stri
 }
 
 func (c *Client) stream(ctx context.Context, endpoint, claimUID, path string, query url.Values, limit int64) (io.ReadCloser, error) {
-	response, err := c.do(ctx, endpoint, claimUID, http.MethodGet, path, query, nil)
+	response, err := c.do(ctx, endpoint, claimUID, http.MethodGet, path, query, nil) //nolint:bodyclose // The caller closes it.
 	if err != nil {
 		return nil, err
 	}

@@ -90,8 +90,11 @@ func (e *engine) run(ctx context.Context) {
 	}
 	front := &http.Server{Handler: e.server.Handler(), ReadHeaderTimeout: readHeaderTimeout,
 		ErrorLog: log.New(io.Discard, "", 0)}
-	served := make(chan error, 1)
-	go func() { served <- front.Serve(e.pipe) }()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = front.Serve(e.pipe) // It ends when it is closed.
+	}()
 	exit := agent.Exit{}
 	select {
 	case <-ctx.Done():

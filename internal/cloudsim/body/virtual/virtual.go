@@ -58,30 +58,13 @@ func New(o Options) *Factory {
 // Start runs an agent in this process. The context's end kills it.
 func (f *Factory) Start(ctx context.Context, s body.Spec) (body.Body, error) {
 	b := &Body{logs: &tail{most: f.opts.LogBytes}, done: make(chan struct{})}
-	text := s.Env[agentapi.EnvBoot]
-	if text == "" {
+	if s.Env[agentapi.EnvBoot] == "" {
 		b.refuse(exitFailure, "bash: "+agentapi.EnvBoot+": parameter not set")
 		return b, nil
 	}
-	boot, err := agent.DecodeBoot(text)
-	if err != nil {
-		b.refuse(exitUsage, "gpuscale-agent: boot data in "+agentapi.EnvBoot+": "+err.Error())
-		return b, nil
-	}
-	env := maps.Clone(f.opts.Env)
-	if env == nil {
-		env = map[string]string{}
-	}
-	maps.Copy(env, s.Env)
-	b.agent, err = agent.New(agent.Config{
-		Boot: boot, Version: f.opts.Version, Clock: f.opts.Clock, Settings: f.opts.Settings,
-		Runner: runner{env: env, clock: f.opts.Clock},
-		Probe:  func(context.Context) (agent.Inventory, error) { return inventory(s.GPU) },
-		Log:    slog.New(slog.NewTextHandler(b.logs, nil)),
-	})
-	if err != nil {
+	if err := f.furnish(b, s); err != nil {
 		b.refuse(exitUsage, "gpuscale-agent: "+err.Error())
-		return b, nil
+		return b, nil //nolint:nilerr // The machine started; it is its software that failed.
 	}
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort(loopback, "0"))
@@ -95,6 +78,27 @@ func (f *Factory) Start(ctx context.Context, s body.Spec) (body.Body, error) {
 	b.port = address.Port
 	go b.run(ctx, listener)
 	return b, nil
+}
+
+// furnish gives a body its agent.
+func (f *Factory) furnish(b *Body, s body.Spec) error {
+	boot, err := agent.DecodeBoot(s.Env[agentapi.EnvBoot])
+	if err != nil {
+		return fmt.Errorf("boot data in %s: %w", agentapi.EnvBoot, err)
+	}
+	env := maps.Clone(f.opts.Env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, s.Env)
+	a, err := agent.New(agent.Config{
+		Boot: boot, Version: f.opts.Version, Clock: f.opts.Clock, Settings: f.opts.Settings,
+		Runner: runner{env: env, clock: f.opts.Clock},
+		Probe:  func(context.Context) (agent.Inventory, error) { return inventory(s.GPU) },
+		Log:    slog.New(slog.NewTextHandler(b.logs, nil)),
+	})
+	b.agent = a
+	return err
 }
 
 // inventory is what nvidia-smi would say on the machine.
