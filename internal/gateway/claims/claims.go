@@ -1,0 +1,169 @@
+// Package claims makes GPUNodeClaims the gateway's registry: a claim whose endpoint is published is a worker, and what
+// pools list and claims are bringing up is known.
+//
+// It reads a cache that a watch keeps. When the API server is away the cache stands still and so does the registry.
+package claims
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/munhq/gpuscale/api/v1alpha1"
+	"github.com/munhq/gpuscale/internal/gateway/registry"
+)
+
+// Source is a registry.Source over a cache of claims and pools.
+type Source struct{ cache cache.Cache }
+
+var _ registry.Source = (*Source)(nil)
+
+// New reads c, whose scheme has both kinds. Somebody else starts c.
+func New(c cache.Cache) *Source { return &Source{cache: c} }
+
+// OpenCache makes a cache for New where no manager has one. The caller starts it.
+func OpenCache(config *rest.Config) (cache.Cache, error) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	return cache.New(config, cache.Options{Scheme: scheme, DefaultTransform: cache.TransformStripManagedFields()})
+}
+
+// Run waits for the cache's first full picture, applies it, and again after each change. Changes that come faster than
+// they are applied are applied together.
+func (s *Source) Run(ctx context.Context, apply func(registry.Snapshot)) error {
+	changed := make(chan struct{}, 1)
+	for _, kind := range []client.Object{&v1alpha1.GPUNodeClaim{}, &v1alpha1.GPUNodePool{}} {
+		informer, err := s.cache.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+		if err != nil {
+			return unlessEnded(ctx, fmt.Errorf("watch %T: %w", kind, err))
+		}
+		registration, err := informer.AddEventHandler(wake(changed))
+		if err != nil {
+			return unlessEnded(ctx, fmt.Errorf("watch %T: %w", kind, err))
+		}
+		// Only an informer that was stopped, with the cache, refuses.
+		defer func() { _ = informer.RemoveEventHandler(registration) }()
+	}
+	if !s.cache.WaitForCacheSync(ctx) {
+		return unlessEnded(ctx, fmt.Errorf("the cache of claims and pools ended before it was filled"))
+	}
+	for {
+		snapshot, err := s.read(ctx)
+		if err != nil {
+			return unlessEnded(ctx, err)
+		}
+		apply(snapshot)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+func unlessEnded(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func wake(changed chan<- struct{}) toolscache.ResourceEventHandler {
+	signal := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { signal() },
+		UpdateFunc: func(any, any) { signal() },
+		DeleteFunc: func(any) { signal() },
+	}
+}
+
+func (s *Source) read(ctx context.Context) (registry.Snapshot, error) {
+	var (
+		claims v1alpha1.GPUNodeClaimList
+		pools  v1alpha1.GPUNodePoolList
+	)
+	// Nothing here is changed, and a copy of every claim for every change of one would be most of the work.
+	if err := s.cache.List(ctx, &claims, client.UnsafeDisableDeepCopy); err != nil {
+		return registry.Snapshot{}, err
+	}
+	if err := s.cache.List(ctx, &pools, client.UnsafeDisableDeepCopy); err != nil {
+		return registry.Snapshot{}, err
+	}
+	return Snapshot(claims.Items, pools.Items), nil
+}
+
+// Snapshot is what claims and pools say of who serves what. Claims that end say nothing. Of a worker's models only
+// those count that are placed on its claim: the list in its status is the word of a machine that others own, and must
+// not draw another model's requests to it.
+func Snapshot(claims []v1alpha1.GPUNodeClaim, pools []v1alpha1.GPUNodePool) registry.Snapshot {
+	var out registry.Snapshot
+	stages := map[string]string{}
+	for i := range pools {
+		if pools[i].DeletionTimestamp != nil {
+			continue
+		}
+		for j := range pools[i].Spec.Models {
+			stages[pools[i].Spec.Models[j].Name] = ""
+		}
+	}
+	for i := range claims {
+		c := &claims[i]
+		switch {
+		case ending(c):
+		case serving(c):
+			out.Workers = append(out.Workers, worker(c))
+		default:
+			for j := range c.Spec.Placements {
+				stages[c.Spec.Placements[j].Workload] = fmt.Sprintf("%s on %s", phase(c), c.Name)
+			}
+		}
+	}
+	for name, stage := range stages {
+		out.Models = append(out.Models, registry.Known{Name: name, Stage: stage})
+	}
+	return out
+}
+
+func ending(c *v1alpha1.GPUNodeClaim) bool {
+	return c.DeletionTimestamp != nil || c.Status.Phase == v1alpha1.PhaseDraining || c.Status.Phase == v1alpha1.PhaseTerminated
+}
+
+func serving(c *v1alpha1.GPUNodeClaim) bool {
+	return c.Status.Phase == v1alpha1.PhaseReady && c.Status.Endpoint != "" &&
+		meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.ConditionEndpointPublished)
+}
+
+func phase(c *v1alpha1.GPUNodeClaim) v1alpha1.Phase {
+	if c.Status.Phase == "" {
+		return v1alpha1.PhasePending
+	}
+	return c.Status.Phase
+}
+
+func worker(c *v1alpha1.GPUNodeClaim) registry.Worker {
+	w := registry.Worker{Claim: c.Name, ClaimUID: string(c.UID), Endpoint: c.Status.Endpoint,
+		Models: make(map[string]registry.State, len(c.Spec.Placements))}
+	for i := range c.Spec.Placements {
+		w.Models[c.Spec.Placements[i].Workload] = registry.State(v1alpha1.ModelPending)
+	}
+	for i := range c.Status.Models {
+		m := &c.Status.Models[i]
+		if _, placed := w.Models[m.Name]; placed {
+			w.Models[m.Name] = registry.State(m.State)
+		}
+	}
+	return w
+}

@@ -1,0 +1,274 @@
+// Package registry knows which worker can serve which model, and how much each one is doing.
+//
+// It holds one picture, a Snapshot that a Source replaces whole. A source that cannot see stays silent, and the last
+// picture stands: the registry never empties because somebody else is away. Counts of outstanding requests belong to
+// the worker and outlive pictures, so that a worker that leaves and comes back is as busy as it really is.
+package registry
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+)
+
+// State is the state of a model on a worker, in the agent's words.
+type State string
+
+// Ready is the one state that requests are sent to.
+const Ready State = "Ready"
+
+// Worker is one agent and the models it has, whatever their state.
+type Worker struct {
+	// Claim is its name for people, ClaimUID the identity that its certificate proves.
+	Claim    string
+	ClaimUID string
+	// Endpoint is "host:port".
+	Endpoint string
+	Models   map[string]State
+}
+
+// Known is a model that exists though no worker need have it.
+type Known struct {
+	Name string
+	// Stage says, for people, how far it is on its way to a worker. Empty means that nothing is on its way.
+	Stage string
+}
+
+// Snapshot is all that a Source knows at one moment. The same worker or model must not be in it twice.
+type Snapshot struct {
+	Workers []Worker
+	// Models beyond those that workers have.
+	Models []Known
+}
+
+// Source tells who can serve what.
+type Source interface {
+	// Run calls apply, never twice at once, with each new picture, until ctx ends. While it cannot see it does not call.
+	// It returns nil when ctx ended.
+	Run(ctx context.Context, apply func(Snapshot)) error
+}
+
+// Model is a known model.
+type Model struct {
+	Name string
+	// FirstKnown is when this registry first heard of it.
+	FirstKnown time.Time
+	// Workers counts those that serve it now: the model is warm when there is one.
+	Workers int
+	// Stage is how far it is, for people, when there is none; empty when nothing is on its way.
+	Stage string
+}
+
+// Registry is safe for concurrent use.
+type Registry struct {
+	clock  clock.PassiveClock
+	forget func(claimUID string)
+
+	mu      sync.Mutex
+	synced  bool
+	turn    uint64
+	workers map[string]*entry
+	models  map[string]*model
+}
+
+// entry is a worker that is in the picture or still has requests outstanding.
+type entry struct {
+	Worker
+
+	present     bool
+	outstanding int
+	// turn is when it was chosen last: of equally busy workers the one that has waited longest is next.
+	turn uint64
+}
+
+type model struct {
+	firstKnown time.Time
+	stage      string
+	ready      []*entry
+}
+
+// New makes an empty Registry. forget, which may be nil, is called with the UID of each claim that left the picture,
+// once nothing is outstanding there.
+func New(c clock.PassiveClock, forget func(claimUID string)) *Registry {
+	if forget == nil {
+		forget = func(string) {}
+	}
+	return &Registry{clock: c, forget: forget, workers: map[string]*entry{}, models: map[string]*model{}}
+}
+
+// Apply replaces the picture. It keeps no part of s.
+func (r *Registry) Apply(s Snapshot) {
+	for _, uid := range r.replace(s) {
+		r.forget(uid)
+	}
+}
+
+func (r *Registry) replace(s Snapshot) (gone []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.synced = true
+	for _, e := range r.workers {
+		e.present = false
+	}
+	old := r.models
+	r.models = make(map[string]*model, len(old))
+	for _, known := range s.Models {
+		r.know(old, known.Name).stage = known.Stage
+	}
+	for _, w := range s.Workers {
+		e := r.workers[w.ClaimUID]
+		if e == nil {
+			e = &entry{}
+			r.workers[w.ClaimUID] = e
+		}
+		w.Models = maps.Clone(w.Models)
+		e.Worker, e.present = w, true
+		for name, state := range w.Models {
+			m := r.know(old, name)
+			if state == Ready {
+				m.ready = append(m.ready, e)
+			} else if m.stage == "" {
+				m.stage = string(state) + " on " + w.Claim
+			}
+		}
+	}
+	for uid, e := range r.workers {
+		if !e.present && e.outstanding == 0 {
+			delete(r.workers, uid)
+			gone = append(gone, uid)
+		}
+	}
+	return gone
+}
+
+func (r *Registry) know(old map[string]*model, name string) *model {
+	if m := r.models[name]; m != nil {
+		return m
+	}
+	m := &model{}
+	if before := old[name]; before != nil {
+		m.firstKnown = before.firstKnown
+	} else {
+		m.firstKnown = r.clock.Now()
+	}
+	r.models[name] = m
+	return m
+}
+
+// Synced tells whether there has been a picture yet. Without one nothing is known, not even that a model is unknown.
+func (r *Registry) Synced() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.synced
+}
+
+// Models lists the known models by name.
+func (r *Registry) Models() []Model {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := make([]Model, 0, len(r.models))
+	for name, m := range r.models {
+		list = append(list, m.public(name))
+	}
+	slices.SortFunc(list, func(a, b Model) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}
+
+// Model looks one up.
+func (r *Registry) Model(name string) (Model, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.models[name]
+	if m == nil {
+		return Model{}, false
+	}
+	return m.public(name), true
+}
+
+// Only is the name of the model when exactly one is known.
+func (r *Registry) Only() (string, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.models) != 1 {
+		return "", false
+	}
+	for name := range r.models {
+		return name, true
+	}
+	return "", false
+}
+
+func (m *model) public(name string) Model {
+	out := Model{Name: name, FirstKnown: m.firstKnown, Workers: len(m.ready)}
+	if out.Workers == 0 {
+		out.Stage = m.stage
+	}
+	return out
+}
+
+// Lease is one request outstanding at a worker.
+type Lease struct {
+	// Worker as it was when it was chosen.
+	Worker Worker
+
+	release func()
+}
+
+// Release ends the request's count. Only the first call counts.
+func (l *Lease) Release() { l.release() }
+
+// Acquire chooses, of the workers where model is Ready and that skip does not name, the one with the fewest requests
+// outstanding over all its models, and counts one more until the Lease is released. Without any it returns nil.
+func (r *Registry) Acquire(model string, skip map[string]bool) *Lease {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.models[model]
+	if m == nil {
+		return nil
+	}
+	var best *entry
+	for _, e := range m.ready {
+		if skip[e.ClaimUID] {
+			continue
+		}
+		if best == nil || e.outstanding < best.outstanding || e.outstanding == best.outstanding && e.turn < best.turn {
+			best = e
+		}
+	}
+	if best == nil {
+		return nil
+	}
+	r.turn++
+	best.turn = r.turn
+	best.outstanding++
+	return &Lease{Worker: best.Worker, release: sync.OnceFunc(func() { r.release(best) })}
+}
+
+func (r *Registry) release(e *entry) {
+	r.mu.Lock()
+	e.outstanding--
+	gone := e.outstanding == 0 && !e.present
+	if gone {
+		delete(r.workers, e.ClaimUID)
+	}
+	r.mu.Unlock()
+	if gone {
+		r.forget(e.ClaimUID)
+	}
+}
+
+// Outstanding is the number of leases held, by claim UID, of workers in the picture and of those that still have any.
+func (r *Registry) Outstanding() map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make(map[string]int, len(r.workers))
+	for uid, e := range r.workers {
+		out[uid] = e.outstanding
+	}
+	return out
+}

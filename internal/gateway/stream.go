@@ -1,0 +1,142 @@
+package gateway
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"sync"
+)
+
+// eventStream passes server-sent events on unchanged and, when they end without [DONE], adds an error event, so that a
+// broken answer never looks like a whole one.
+type eventStream struct {
+	body io.ReadCloser
+	// ended gives the last words for a stream that ended early; nil means to fail with the error instead.
+	ended func(err error) *apiError
+
+	lines lineWatch
+	over  bool
+	rest  []byte
+}
+
+// Read returns what the worker sent as soon as it is there.
+func (s *eventStream) Read(p []byte) (int, error) {
+	if s.over {
+		n := copy(p, s.rest)
+		s.rest = s.rest[n:]
+		if n == 0 && len(p) > 0 {
+			return 0, io.EOF
+		}
+		return n, nil
+	}
+	n, err := s.body.Read(p)
+	s.lines.watch(p[:n])
+	if err == nil {
+		return n, nil
+	}
+	s.over = true
+	// After [DONE] the answer is whole, however its connection ends.
+	if s.lines.finished() {
+		return n, nil
+	}
+	words := s.ended(err)
+	if words == nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return n, err
+	}
+	s.rest = append(s.lines.boundary(), event(words)...)
+	return n, nil
+}
+
+// Close ends the worker's answer.
+func (s *eventStream) Close() error { return s.body.Close() }
+
+func event(e *apiError) []byte {
+	text, err := json.Marshal(e.body())
+	if err != nil { // It cannot fail: strings only.
+		text = []byte(`{"error":{"message":"stream broken","type":"server_error","param":null,"code":null}}`)
+	}
+	return append(append([]byte("data: "), text...), "\n\n"...)
+}
+
+// lineWatch follows a stream's lines as far as it must to know whether [DONE] came and whether an event is open.
+type lineWatch struct {
+	// line is the beginning of the current line, long that there was more of it than is kept.
+	line []byte
+	long bool
+	// blank: the last whole line was empty, so that no event is open.
+	blank bool
+	done  bool
+}
+
+// maxWatched is more than the longest way to write the last line.
+const maxWatched = 32
+
+func (w *lineWatch) watch(p []byte) {
+	for len(p) > 0 {
+		end := bytes.IndexByte(p, '\n')
+		part := p
+		if end >= 0 {
+			part = p[:end]
+		}
+		if room := maxWatched - len(w.line); len(part) > room {
+			w.long = true
+			part = part[:room]
+		}
+		w.line = append(w.line, part...)
+		if end < 0 {
+			return
+		}
+		w.blank = len(bytes.TrimRight(w.line, "\r")) == 0
+		w.done = w.done || w.isDone()
+		w.line, w.long = w.line[:0], false
+		p = p[end+1:]
+	}
+}
+
+func (w *lineWatch) isDone() bool {
+	data, ok := bytes.CutPrefix(w.line, []byte("data:"))
+	return ok && !w.long && string(bytes.TrimSpace(data)) == "[DONE]"
+}
+
+func (w *lineWatch) finished() bool { return w.done || w.isDone() }
+
+// boundary is what closes an event that is open. Half an event cannot be taken back: a client that parses it fails,
+// which is what it should do.
+func (w *lineWatch) boundary() []byte {
+	switch {
+	case len(w.line) > 0:
+		return []byte("\n\n")
+	case !w.blank:
+		return []byte("\n")
+	}
+	return nil
+}
+
+// buffers are the proxy's, shared between answers.
+type buffers struct{ pool sync.Pool }
+
+// bufferBytes is many events and few system calls for a large answer.
+const bufferBytes = 16 << 10
+
+func newBuffers() *buffers {
+	return &buffers{pool: sync.Pool{New: func() any { return new([bufferBytes]byte) }}}
+}
+
+// Get returns a buffer.
+func (b *buffers) Get() []byte {
+	if p, ok := b.pool.Get().(*[bufferBytes]byte); ok {
+		return p[:]
+	}
+	return make([]byte, bufferBytes)
+}
+
+// Put takes one of Get's back.
+func (b *buffers) Put(p []byte) {
+	if cap(p) >= bufferBytes {
+		b.pool.Put((*[bufferBytes]byte)(p[:bufferBytes]))
+	}
+}
