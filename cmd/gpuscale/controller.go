@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/munhq/gpuscale/internal/operator"
+)
+
+// defaultNamespace is used where POD_NAMESPACE does not say in which namespace this process runs.
+const defaultNamespace = "gpuscale-system"
+
+type controllerOptions struct {
+	kubeconfig string
+	config     operator.Config
+}
+
+func newController(c *console) *cobra.Command {
+	var o controllerOptions
+	cmd := &cobra.Command{
+		Use:   "controller",
+		Short: "Run the controllers against a cluster",
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runController(cmd.Context(), c, o) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster (default: the pod's own, then $KUBECONFIG)")
+	f.StringVar(&o.config.LedgerURL, "ledger", "", "URL of the ledger (default: $POSTGRES_URL, then gpuscale/ledger.db in the user's data folder)")
+	f.StringVar(&o.config.MetricsAddr, "metrics-addr", ":8081", "address of the metrics; 0 for none")
+	f.StringVar(&o.config.HealthAddr, "health-addr", ":8082", "address of /healthz and /readyz; 0 for none")
+	f.BoolVar(&o.config.LeaderElection, "leader-elect", false, "elect a leader, for more than one replica")
+	f.BoolVar(&o.config.AllGPUPods, "all-gpu-pods", false, "let pods spend money that ask for nvidia.com/gpu and have no gpuscale.io/ annotation")
+	return cmd
+}
+
+func runController(ctx context.Context, c *console, o controllerOptions) error {
+	o.config.Log = useLog()
+	o.config.Getenv = c.getenv
+	o.config.Namespace = namespaceOf(c)
+	var err error
+	if o.config.LedgerURL, err = ledgerURL(c, o.config.LedgerURL); err != nil {
+		return err
+	}
+	if o.config.Rest, err = restConfig(o.kubeconfig); err != nil {
+		return err
+	}
+	return operator.Run(ctx, o.config)
+}
+
+// useLog sends everything that is logged to the standard error.
+func useLog() logr.Logger {
+	log := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, nil))
+	ctrllog.SetLogger(log)
+	klog.SetLogger(log.WithName("kubernetes"))
+	return log
+}
+
+func namespaceOf(c *console) string {
+	if ns := c.getenv("POD_NAMESPACE"); ns != "" {
+		return ns
+	}
+	return defaultNamespace
+}
+
+// ledgerURL is what was asked for, else a file where this user's programs keep data.
+func ledgerURL(c *console, asked string) (string, error) {
+	if asked != "" {
+		return asked, nil
+	}
+	if url := c.getenv("POSTGRES_URL"); url != "" {
+		return url, nil
+	}
+	dir := c.getenv("XDG_DATA_HOME")
+	if dir == "" {
+		home := c.getenv("HOME")
+		if home == "" {
+			return "", errors.New("there is nowhere to keep the ledger: set --ledger, POSTGRES_URL or HOME")
+		}
+		dir = filepath.Join(home, ".local", "share")
+	}
+	dir = filepath.Join(dir, "gpuscale")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	return "sqlite://" + filepath.Join(dir, "ledger.db"), nil
+}
+
+// restConfig is for the cluster that a kubeconfig names, or that this process runs in.
+func restConfig(kubeconfig string) (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, errors.New("no cluster: set --kubeconfig or KUBECONFIG, or run this in a pod")
+	}
+	return config, err
+}
