@@ -2,7 +2,7 @@ package v1alpha1
 
 // Reasons of a claim's conditions, failures and events: a closed list, one line each in docs/spec/gpunodeclaim.md.
 const (
-	ReasonReserved               = "Reserved"
+	ReasonPlanned                = "Planned"
 	ReasonNotReserved            = "NotReserved"
 	ReasonCreating               = "Creating"
 	ReasonCreateUnclear          = "CreateUnclear"
@@ -44,7 +44,6 @@ const (
 	ReasonLedgerUnavailable      = "LedgerUnavailable"
 	ReasonInvalidRequest         = "InvalidRequest"
 	ReasonDeleted                = "Deleted"
-	ReasonPending                = "Pending"
 )
 
 // Reasons of a pool's conditions and events, one line each in docs/spec/gpunodepool.md.
@@ -65,8 +64,7 @@ const (
 	ReasonOffersFound       = "OffersFound"
 	ReasonNoOffers          = "NoOffers"
 	ReasonSearchFailed      = "SearchFailed"
-	ReasonPlanned           = "Planned"
-	ReasonReservationFreed  = "ReservationReleased"
+	ReasonReserved          = "Reserved"
 	ReasonUnknownGPUType    = "UnknownGPUType"
 	ReasonReservationExpiry = "ReservationExpired"
 )
