@@ -358,10 +358,15 @@ func TestRetriesKeepThePace(t *testing.T) {
 		done <- r
 	}()
 	for range DefaultReadAttempts - 1 {
-		if d := <-clock.waiting; d != 5*time.Second {
-			t.Errorf("a retry waits %s; want 5s", d)
+		select {
+		case d := <-clock.waiting:
+			if d != 5*time.Second {
+				t.Errorf("a retry waits %s; want 5s", d)
+			}
+			clock.step(5 * time.Second)
+		case <-done:
+			t.Fatal("a retry was not paced")
 		}
-		clock.step(5 * time.Second)
 	}
 	if r := <-done; r.Status != 503 {
 		t.Errorf("status %d", r.Status)
