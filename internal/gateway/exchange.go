@@ -65,6 +65,7 @@ func (roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !ok {
 		return nil, errors.New("gateway: a request without its exchange")
 	}
+	//nolint:contextcheck // Its context is the client's, without what the proxy hung on it: see try.
 	return e.send()
 }
 

@@ -41,16 +41,12 @@ func OpenCache(config *rest.Config) (cache.Cache, error) {
 func (s *Source) Run(ctx context.Context, apply func(registry.Snapshot)) error {
 	changed := make(chan struct{}, 1)
 	for _, kind := range []client.Object{&v1alpha1.GPUNodeClaim{}, &v1alpha1.GPUNodePool{}} {
-		informer, err := s.cache.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+		stop, err := s.follow(ctx, kind, changed)
 		if err != nil {
 			return unlessEnded(ctx, fmt.Errorf("watch %T: %w", kind, err))
 		}
-		registration, err := informer.AddEventHandler(wake(changed))
-		if err != nil {
-			return unlessEnded(ctx, fmt.Errorf("watch %T: %w", kind, err))
-		}
-		// Only an informer that was stopped, with the cache, refuses.
-		defer func() { _ = informer.RemoveEventHandler(registration) }()
+		//nolint:gocritic // Both are stopped when Run ends.
+		defer stop()
 	}
 	if !s.cache.WaitForCacheSync(ctx) {
 		return unlessEnded(ctx, fmt.Errorf("the cache of claims and pools ended before it was filled"))
@@ -69,11 +65,26 @@ func (s *Source) Run(ctx context.Context, apply func(registry.Snapshot)) error {
 	}
 }
 
-func unlessEnded(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
+// follow fills changed on each change of kind until stop is called.
+func (s *Source) follow(ctx context.Context, kind client.Object, changed chan<- struct{}) (stop func(), err error) {
+	informer, err := s.cache.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, err
 	}
-	return err
+	registration, err := informer.AddEventHandler(wake(changed))
+	if err != nil {
+		return nil, err
+	}
+	// Only an informer that was stopped, with the cache, refuses.
+	return func() { _ = informer.RemoveEventHandler(registration) }, nil
+}
+
+// unlessEnded drops an error that is only the end of ctx.
+func unlessEnded(ctx context.Context, err error) error {
+	if context.Cause(ctx) == nil {
+		return err
+	}
+	return nil
 }
 
 func wake(changed chan<- struct{}) toolscache.ResourceEventHandler {
