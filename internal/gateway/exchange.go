@@ -202,10 +202,10 @@ func (e *exchange) try() (*http.Response, *failure) {
 	if err != nil {
 		return nil, lost(err)
 	}
-	if mark := response.Header.Get(agentapi.HeaderRefused); mark != "" && response.StatusCode == http.StatusServiceUnavailable {
+	if f := unanswered(response); f != nil {
 		_, _ = io.CopyN(io.Discard, response.Body, drainBytes) // Whatever comes of it, this answer is done with.
 		_ = response.Body.Close()                              // As above.
-		return nil, &failure{kind: "refused", refused: reason(mark)}
+		return nil, f
 	}
 	answer, err := e.open(response)
 	if err != nil {
@@ -213,6 +213,19 @@ func (e *exchange) try() (*http.Response, *failure) {
 		return nil, lost(err)
 	}
 	return answer, nil
+}
+
+// unanswered tells the agent's word that its engine gave no answer from an answer.
+func unanswered(response *http.Response) *failure {
+	mark := response.Header.Get(agentapi.HeaderRefused)
+	switch {
+	case response.StatusCode == http.StatusServiceUnavailable && mark != "":
+		return &failure{kind: "refused", refused: reason(mark)}
+	case response.StatusCode == http.StatusBadGateway:
+		// Engines are no gateways: the agent says that its engine broke off before it answered.
+		return &failure{kind: "lost", err: errors.New("the engine broke off")}
+	}
+	return nil
 }
 
 func (e *exchange) request(ctx context.Context) *http.Request {

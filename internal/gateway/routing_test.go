@@ -25,6 +25,9 @@ func TestRetriesBeforeTheFirstByte(t *testing.T) {
 		"nobody listens":   {func(a *worker) { a.kill() }, "unreachable"},
 		"draining":         {func(a *worker) { a.refuse.Store(agentapi.RefusedDraining) }, "refused"},
 		"connection broke": {func(a *worker) { a.hook(abort) }, "lost"},
+		"engine broke off": {func(a *worker) {
+			a.hook(func(rw http.ResponseWriter, _ *http.Request) bool { rw.WriteHeader(http.StatusBadGateway); return true })
+		}, "lost"},
 		"stream broke before its first event": {func(a *worker) {
 			a.hook(func(rw http.ResponseWriter, _ *http.Request) bool {
 				rw.Header().Set("Content-Type", "text/event-stream")
