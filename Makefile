@@ -34,4 +34,12 @@ lint: ## Run the linters (built once).
 
 ##### Run
 
-# demo goes here.
+# ARGS are options of the command: make demo ARGS=--as-written, make up ARGS="--port 9000".
+
+.PHONY: demo
+demo: ## Show a pod that buys a GPU, is served on it, and gives it back (nothing costs money).
+	@hack/gpuscale.sh demo $(ARGS)
+
+.PHONY: up
+up: ## Run all of gpuscale on this machine, with a simulated cloud, until Ctrl-C.
+	@hack/gpuscale.sh up $(ARGS)

@@ -108,7 +108,7 @@ func (s *Story) order(e Expectation, seen Sighting, w *World) error {
 		if e.Gap == nil {
 			continue
 		}
-		if gap, least := seen.At.Sub(before.At), e.Gap(w); gap+late < least {
+		if gap, least := seen.At.Sub(before.At), e.Gap(w); gap+late+truncated < least {
 			return &Unmet{Expectation: e, Why: fmt.Sprintf("it happened %.1fs after %q, %s at the least is right",
 				gap.Seconds(), name, least)}
 		}
@@ -116,9 +116,12 @@ func (s *Story) order(e Expectation, seen Sighting, w *World) error {
 	return nil
 }
 
-// late is how much later than another an observer may notice something, on a loaded machine. It is also what times in
-// statuses lack, which are whole seconds.
-const late = time.Second
+const (
+	// late is how much later than another an observer may notice something, on a loaded machine.
+	late = time.Second
+	// truncated is what a time in a status may lack: most are whole seconds.
+	truncated = time.Second
+)
 
 // earlier compares what is exact, and where nothing is, grants that observers are late.
 func earlier(a, b Sighting) bool {
