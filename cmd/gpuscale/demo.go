@@ -59,7 +59,9 @@ func runDemo(ctx context.Context, c *console, o demoOptions) error {
 	if o.asWritten {
 		limit = asWrittenDeadline
 	}
-	p.Heading("Starting Kubernetes, a simulated Vast.ai market, the controllers and the gateway")
+	o.stack.Begun = func() {
+		p.Heading("Starting Kubernetes, a simulated Vast.ai market, the controllers and the gateway")
+	}
 	s, err := startStack(ctx, o.stack)
 	if err != nil {
 		return err

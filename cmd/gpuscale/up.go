@@ -32,7 +32,7 @@ func newUp(c *console) *cobra.Command {
 }
 
 func runUp(ctx context.Context, c *console, o localstack.Options) error {
-	c.say("Starting Kubernetes, the simulated market, the controllers and the gateway.\n")
+	o.Begun = func() { c.say("Starting Kubernetes, the simulated market, the controllers and the gateway.\n") }
 	s, err := startStack(ctx, o)
 	if err != nil {
 		return err
@@ -46,19 +46,18 @@ func runUp(ctx context.Context, c *console, o localstack.Options) error {
 		s.KeepLog()
 	}
 	spent, live := s.Spent()
-	c.say("\nStopping. The simulated instances have cost $%.6f by the market's books; %d %s ended now.\n",
-		spent, live, isOrAre(live))
+	c.say("\nStopping: %d simulated %s now. Altogether $%.6f was spent by the market's books.\n", live, endWord(live), spent)
 	if !s.KubernetesIsOurs {
 		c.say("Pools, pods and claims stay in the cluster of %s, and go on when gpuscale up is run on it again.\n", s.Kubeconfig)
 	}
 	return errors.Join(err, s.Stop())
 }
 
-func isOrAre(n int) string {
+func endWord(n int) string {
 	if n == 1 {
-		return "is"
+		return "instance ends"
 	}
-	return "are"
+	return "instances end"
 }
 
 // welcome says how to use the stack, in lines that can be copied.

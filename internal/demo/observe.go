@@ -169,12 +169,11 @@ func (o *observer) models(gateway string) func(context.Context) (update, error) 
 		}
 		at := o.clock.Now()
 		err := getJSON(ctx, gateway+"/v1/models", "", &list)
-		return func(w *World) {
-			w.Models, w.ModelsAt = nil, at
-			for _, m := range list.Data {
-				w.Models = append(w.Models, m.ID)
-			}
-		}, err
+		var names []string
+		for _, m := range list.Data {
+			names = append(names, m.ID)
+		}
+		return func(w *World) { w.SawModels(names, at) }, err
 	}
 }
 

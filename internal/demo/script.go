@@ -38,7 +38,7 @@ func Buying() []Expectation {
 		{Name: nIntent, Source: Kubernetes, Check: intent, After: []string{nReserved}},
 		{Name: nCreated, Source: Kubernetes, Check: first(prefixCondition + v1alpha1.ConditionInstanceCreated),
 			After: []string{nIntent}},
-		{Name: "listed by the provider", Source: Provider, Check: listed},
+		{Name: "listed by the provider", Source: Provider, Check: first(firstRented)},
 		{Name: "in the market's books", Source: Books, Check: booked, After: []string{nIntent}},
 	}
 }
@@ -54,8 +54,8 @@ func Booting() []Expectation {
 			After: []string{nConnected}},
 		{Name: nReady, Source: Kubernetes, Check: ready, After: []string{nLoaded}},
 		{Name: nServed, Source: Kubernetes, Check: first(firstServed), After: []string{nReady}},
-		{Name: "rate paid", Source: Provider, Check: rate},
-		{Name: "model at the gateway", Source: Gateway, Check: atGateway},
+		{Name: "rate paid", Source: Provider, Check: first(firstRate)},
+		{Name: "model at the gateway", Source: Gateway, Check: first(firstModel)},
 	}
 }
 
@@ -115,8 +115,6 @@ func intent(w *World) (Sighting, bool) {
 	return s, ok
 }
 
-func listed(w *World) (Sighting, bool) { return w.First(firstRented) }
-
 // booked is the instance in the market's own books, from the moment at which the market rented it out.
 func booked(w *World) (Sighting, bool) {
 	if w.Claim == nil {
@@ -131,20 +129,6 @@ func booked(w *World) (Sighting, bool) {
 	return Sighting{}, false
 }
 
-// rate is what provider and claim say is paid, which has to be the same to a hundredth of a cent.
-func rate(w *World) (Sighting, bool) {
-	mine, ok := w.mine()
-	if !ok || w.Claim.Status.DollarsPerHour == nil {
-		return Sighting{}, false
-	}
-	ours := float64(w.Claim.Status.DollarsPerHour.Micros()) / 1e6
-	if diff := ours - mine.Total; diff > 1e-4 || diff < -1e-4 {
-		return Sighting{}, false
-	}
-	return Sighting{At: w.RentedAt, Text: fmt.Sprintf("$%.4f/h; the claim says $%s/h", mine.Total,
-		w.Claim.Status.DollarsPerHour)}, true
-}
-
 func ready(w *World) (Sighting, bool) {
 	s, ok := w.First(prefixPhase + string(v1alpha1.PhaseReady))
 	if !ok {
@@ -157,15 +141,6 @@ func ready(w *World) (Sighting, bool) {
 
 // Model is what the sample asks for, as it is served.
 const Model = "Qwen/Qwen2.5-1.5B-Instruct"
-
-func atGateway(w *World) (Sighting, bool) {
-	for _, m := range w.Models {
-		if m == Model {
-			return Sighting{At: w.ModelsAt, Text: "GET /v1/models lists " + m}, true
-		}
-	}
-	return Sighting{}, false
-}
 
 func streamed(w *World) (Sighting, bool) {
 	a := w.Answer

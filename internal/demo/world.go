@@ -3,6 +3,8 @@ package demo
 import (
 	"cmp"
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -25,9 +27,6 @@ type World struct {
 	RentedAt time.Time
 	Account  Account
 	Answer   Answer
-	// Models is what the gateway lists, at ModelsAt.
-	Models   []string
-	ModelsAt time.Time
 	// LedgerCost is the ledger's figure for what was bought.
 	LedgerCost string
 
@@ -88,6 +87,8 @@ type Answer struct {
 // Names of what is remembered besides conditions ("condition/…"), steps ("step/…") and phases ("phase/…").
 const (
 	firstRented     = "provider/rented"
+	firstRate       = "provider/rate"
+	firstModel      = "gateway/model"
 	firstPending    = "pod/pending"
 	firstPodGone    = "pod/gone"
 	firstServed     = "pod/served"
@@ -188,6 +189,7 @@ func (w *World) SawClaim(c *v1alpha1.GPUNodeClaim, gone bool, at time.Time) {
 	if w.counted(c.Status.LastRequestAt) {
 		w.note(firstRequest, with(""))
 	}
+	w.compareRates(at)
 	if gone {
 		w.note(firstClaimGone, with(fmt.Sprintf("claim %s is gone", c.Name)))
 	}
@@ -228,6 +230,28 @@ func (w *World) SawRented(list []Rented, at time.Time) {
 	if mine, ok := w.mine(); ok {
 		w.note(firstRented, Sighting{At: at, Text: fmt.Sprintf("instance %d: %d×%s in %s", mine.ID, mine.GPUs, mine.GPU,
 			cmp.Or(mine.Place, "an unnamed place"))})
+	}
+	w.compareRates(at)
+}
+
+// compareRates notes when the provider and the claim of an instance that serves say the same price, to a hundredth of a
+// cent.
+func (w *World) compareRates(at time.Time) {
+	mine, ok := w.mine()
+	if !ok || w.Claim.Status.DollarsPerHour == nil || w.Claim.Status.Phase != v1alpha1.PhaseReady {
+		return
+	}
+	ours := float64(w.Claim.Status.DollarsPerHour.Micros()) / 1e6
+	if math.Abs(ours-mine.Total) < 1e-4 {
+		w.note(firstRate, Sighting{At: at, Text: fmt.Sprintf("$%.4f/h; the claim says $%s/h", mine.Total,
+			w.Claim.Status.DollarsPerHour)})
+	}
+}
+
+// SawModels takes what the gateway lists.
+func (w *World) SawModels(names []string, at time.Time) {
+	if slices.Contains(names, Model) {
+		w.note(firstModel, Sighting{At: at, Text: "GET /v1/models lists " + Model})
 	}
 }
 

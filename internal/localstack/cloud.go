@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -87,6 +88,11 @@ func (s *Stack) startCloud(ctx context.Context, p programs) error {
 	}
 	c := marketConfig(s.opts.Seed)
 	c.Clock, c.Body = s.opts.Clock, bodies
+	if !s.temporary || s.opts.Kubeconfig != "" {
+		// The cluster may remember instances of an earlier market, whose ids must not come again.
+		first := s.opts.Clock.Now().Unix() * 1000
+		c.InstanceID = func(n int64) string { return strconv.FormatInt(first+n, 10) }
+	}
 	s.market = market.New(c)
 	s.onStop(func() error { s.market.Close(); return nil })
 	if s.Provider, err = s.serve(ctx, vastai.New(s.market, vastai.Options{Keys: []string{s.secretKey, s.CustomerKey}})); err != nil {

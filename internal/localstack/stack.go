@@ -45,6 +45,8 @@ type Options struct {
 	BinDir string
 	// Seed decides the market.
 	Seed int64
+	// Begun is called once what can be refused at once has not been, and the start begins to take time. It may be nil.
+	Begun func()
 	// Clock is the system's where nil.
 	Clock clock.WithTickerAndDelayedExecution
 }
@@ -119,6 +121,9 @@ func (s *Stack) start(ctx context.Context) error {
 	s.Gateway = "http://" + listener.Addr().String()
 	if err := s.openDir(); err != nil {
 		return err
+	}
+	if s.opts.Begun != nil {
+		s.opts.Begun()
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.startCloud(gctx, programs) })
