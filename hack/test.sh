@@ -9,8 +9,7 @@ need go git gcc curl wget python3 shellcheck
 need_go
 
 echo "== the local Kubernetes (built once)"
-KUBEBUILDER_ASSETS=$(hack/controlplane.sh)
-export KUBEBUILDER_ASSETS
+hack/controlplane.sh
 
 echo "== commands"
 go build -o bin/ ./cmd/...

@@ -65,12 +65,14 @@ type Timing struct {
 	Skew time.Duration
 	// LicenceWait is how long a claim waits for its reservation to be seen before it ends.
 	LicenceWait time.Duration
+	// DestroyRetry is the pause between two tries to end a rental; it is tried for ever.
+	DestroyRetry time.Duration
 }
 
 // DefaultTiming is what production uses.
 func DefaultTiming() Timing {
 	return Timing{BootPoll: 2 * time.Second, ReadyPoll: 5 * time.Second, AgentTimeout: 5 * time.Second,
-		Skew: 5 * time.Second, LicenceWait: time.Minute}
+		Skew: 5 * time.Second, LicenceWait: time.Minute, DestroyRetry: 10 * time.Second}
 }
 
 // maxAttempts bounds how many offers one claim tries before the planner is asked again.

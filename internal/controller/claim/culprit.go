@@ -6,6 +6,7 @@ import (
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/agentapi"
+	"github.com/munhq/gpuscale/internal/offers"
 	"github.com/munhq/gpuscale/internal/offers/rest"
 	"github.com/munhq/gpuscale/pkg/provider"
 )
@@ -45,8 +46,8 @@ func (v *visit) restCulprit(ctx context.Context, f v1alpha1.Failure) {
 	}
 	switch f.Culprit {
 	case v1alpha1.CulpritOffer:
-		for _, k := range narrowest(v.claim.Status.RestKeys) {
-			add(rest.Key{Scope: rest.ScopeOffer, Provider: provider.Name(v.claim.Status.Provider), Value: k})
+		if v.claim.Status.Attempt != nil {
+			add(offers.NarrowKey(v.rented()))
 		}
 		for _, p := range v.claim.Spec.Placements {
 			if v.Strikes.Strike(p.Workload, f.Step, v.machine()) {
@@ -67,18 +68,19 @@ func (v *visit) restCulprit(ctx context.Context, f v1alpha1.Failure) {
 	}
 }
 
-// narrowest is the first rest key: the machine itself.
-func narrowest(keys []string) []string {
-	if len(keys) > 1 {
-		return keys[:1]
+// rented is the offer behind the claim's attempt, as far as the claim remembers it.
+func (v *visit) rented() provider.Offer {
+	o := provider.Offer{Provider: provider.Name(v.claim.Status.Provider), ID: v.claim.Status.Attempt.OfferID}
+	for _, k := range v.claim.Status.RestKeys {
+		o.RestKeys = append(o.RestKeys, provider.RestKey(k))
 	}
-	return keys
+	return o
 }
 
 // machine names the machine that the claim ran on, as far as the provider tells machines apart.
 func (v *visit) machine() string {
-	if k := narrowest(v.claim.Status.RestKeys); len(k) == 1 {
-		return fmt.Sprintf("%s/%s", v.claim.Status.Provider, k[0])
+	if v.claim.Status.Attempt == nil {
+		return ""
 	}
-	return v.claim.Status.InstanceID
+	return fmt.Sprint(offers.NarrowKey(v.rented()))
 }

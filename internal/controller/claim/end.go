@@ -17,9 +17,6 @@ import (
 	"github.com/munhq/gpuscale/pkg/provider"
 )
 
-// destroyRetry is the pause between two tries to destroy; it is tried for ever.
-const destroyRetry = 10 * time.Second
-
 // settleAttempt makes sure of what there is to destroy before anything is called gone: an attempt whose outcome is open
 // is looked up first.
 func (v *visit) settleAttempt(ctx context.Context) (next, error) {
@@ -147,13 +144,13 @@ func (v *visit) destroy(ctx context.Context) (next, error) {
 	if err != nil {
 		v.set(v1alpha1.ConditionInstanceGone, metav1.ConditionFalse, v1alpha1.ReasonCredentialsUnavailable, fmt.Sprintf(
 			"instance %s at %s is still rented and cannot be destroyed: %v", v.claim.Status.InstanceID, v.claim.Status.Provider, err))
-		return waitFor(destroyRetry), nil
+		return waitFor(v.Timing.DestroyRetry), nil
 	}
 	err = acct.Driver.DestroyInstance(ctx, v.claim.Status.InstanceID)
 	if err != nil && provider.KindOf(err) != provider.NotFound {
 		v.set(v1alpha1.ConditionInstanceGone, metav1.ConditionFalse, v1alpha1.ReasonDestroyFailed,
 			fmt.Sprintf("instance %s is still rented: %v", v.claim.Status.InstanceID, err))
-		return waitFor(max(destroyRetry, offersWait(err))), nil
+		return waitFor(max(v.Timing.DestroyRetry, offersWait(err))), nil
 	}
 	v.set(v1alpha1.ConditionInstanceGone, metav1.ConditionFalse, v1alpha1.ReasonDestroying,
 		fmt.Sprintf("instance %s: asked %s to end the rental", v.claim.Status.InstanceID, v.claim.Status.Provider))
@@ -169,7 +166,7 @@ func (v *visit) confirmGone(ctx context.Context) (next, error) {
 	}
 	acct, err := v.account(ctx)
 	if err != nil {
-		return waitFor(destroyRetry), nil // said by destroy
+		return waitFor(v.Timing.DestroyRetry), nil // said by destroy
 	}
 	lag := acct.Driver.Capabilities().ListLag
 	inst, err := acct.Driver.GetInstance(ctx, v.claim.Status.InstanceID)
@@ -218,7 +215,7 @@ func (v *visit) close(ctx context.Context) (next, error) {
 	if record.Token != "" {
 		if err := v.Ledger.Update(ctx, record); err != nil {
 			v.event(corev1.EventTypeWarning, v1alpha1.ReasonLedgerUnavailable, err.Error())
-			return waitFor(destroyRetry), nil
+			return waitFor(v.Timing.DestroyRetry), nil
 		}
 	}
 	if err := v.editPool(ctx, func(p *v1alpha1.GPUNodePool) bool { return reserve.Release(p, v.claim.Name) }); err != nil {

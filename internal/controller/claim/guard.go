@@ -10,10 +10,11 @@ import (
 	"github.com/munhq/gpuscale/api/v1alpha1"
 )
 
-// guard puts the finalizer on before anything can be bought, so that an object with an instance cannot vanish.
+// guard puts the finalizer on before anything can be bought, so that an object with an instance cannot vanish, and shows
+// the claim as Pending.
 func (v *visit) guard(ctx context.Context) (next, error) {
 	if controllerutil.ContainsFinalizer(v.claim, v1alpha1.Finalizer) {
-		return proceed(), nil
+		return proceed(), v.persist(ctx)
 	}
 	before := v.claim.DeepCopy()
 	controllerutil.AddFinalizer(v.claim, v1alpha1.Finalizer)
@@ -21,7 +22,7 @@ func (v *visit) guard(ctx context.Context) (next, error) {
 		return halt(), err
 	}
 	v.base = v.claim.DeepCopy()
-	return proceed(), nil
+	return proceed(), v.persist(ctx)
 }
 
 // endWhenAsked deletes the claim when it has failed or carries the drain annotation. Ending is always by deletion.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/account"
+	"github.com/munhq/gpuscale/internal/ledger"
 	"github.com/munhq/gpuscale/internal/offers"
 	"github.com/munhq/gpuscale/internal/offers/rest"
 	"github.com/munhq/gpuscale/internal/reserve"
@@ -23,6 +24,7 @@ import (
 const (
 	stepCreated = "InstanceCreated"
 	stepRunning = "InstanceRunning"
+	stepReady   = "Ready"
 )
 
 // purchase rents one instance within the claim's reservation, or ends the claim.
@@ -202,6 +204,11 @@ func (v *visit) intend(ctx context.Context, pick choice, token string, number in
 		WrittenAt: metav1.NewMicroTime(v.now()), Outcome: v1alpha1.AttemptOpen}
 	if err := v.Ledger.Intend(ctx, v.record()); err != nil {
 		v.claim.Status = *v.base.Status.DeepCopy()
+		if errors.Is(err, ledger.ErrClosed) {
+			// The money history knows that this token's purchase is over, which a crash kept from the claim.
+			v.claim.Status.Attempts = number
+			return waitFor(v.Timing.BootPoll / 10), nil
+		}
 		v.set(v1alpha1.ConditionInstanceCreated, metav1.ConditionFalse, v1alpha1.ReasonLedgerUnavailable,
 			"nothing is bought while the ledger cannot be written: "+err.Error())
 		return waitFor(v.Timing.BootPoll), nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
@@ -27,7 +28,7 @@ func (v *visit) run(ctx context.Context) (next, error) {
 	}
 	if why, reason := v.ended(inst); reason != "" {
 		v.fail("Run", reason, v.blame(), why)
-		if inst.Interrupted {
+		if reason == v1alpha1.ReasonInterrupted {
 			v.set(v1alpha1.ConditionInterrupted, metav1.ConditionTrue, v1alpha1.ReasonInterrupted, why)
 		}
 		return proceed(), nil
@@ -58,7 +59,7 @@ func (v *visit) observe(ctx context.Context) (provider.Instance, next, error) {
 	if err != nil {
 		v.set(v1alpha1.ConditionInstanceRunning, v.status(v1alpha1.ConditionInstanceRunning),
 			v1alpha1.ReasonCredentialsUnavailable, err.Error())
-		return provider.Instance{}, waitFor(destroyRetry), nil
+		return provider.Instance{}, waitFor(v.Timing.DestroyRetry), nil
 	}
 	inst, ok, asOf, err := acct.Observer.Find(ctx, v.claim.Status.InstanceID, v.now().Add(-v.staleness()))
 	switch {
@@ -101,18 +102,23 @@ func (v *visit) absent(ctx context.Context, began time.Time, driver provider.Pro
 func (v *visit) ended(in provider.Instance) (message, reason string) {
 	said := fmt.Sprintf("%s says %s: %s", v.claim.Status.Provider, in.State, in.Message)
 	switch {
-	case in.Interrupted:
+	case in.Interrupted && v.served():
 		return said, v1alpha1.ReasonInterrupted
-	case in.State == provider.StateFailed || in.State == provider.StateStopped || in.State == provider.StateEnding:
-		if v.is(v1alpha1.ConditionReady) {
+	case in.Interrupted || in.State == provider.StateFailed || in.State == provider.StateStopped || in.State == provider.StateEnding:
+		if v.served() {
 			return said, v1alpha1.ReasonInstanceStopped
 		}
+		// A container that crashes on a bid looks like one that was outbid; before it served, it is the machine that is
+		// avoided either way.
 		return said, v1alpha1.ReasonDiedWhileBooting
-	case in.State == provider.StateLost && !v.is(v1alpha1.ConditionReady) && v.lateSince(v.stepTime(stepCreated)):
+	case in.State == provider.StateLost && !v.served() && v.lateSince(v.stepTime(stepCreated)):
 		return said, v1alpha1.ReasonDiedWhileBooting
 	}
 	return "", ""
 }
+
+// served reports that the claim was Ready at some time.
+func (v *visit) served() bool { return v.reached(stepReady) }
 
 // blame: an instance that dies is the machine's fault, before and after it served.
 func (v *visit) blame() v1alpha1.Culprit { return v1alpha1.CulpritOffer }
@@ -138,7 +144,9 @@ func (v *visit) paid(ctx context.Context, in provider.Instance) bool {
 	}
 	if old := v.claim.Status.DollarsPerHour; old == nil || old.Cmp(rate) != 0 {
 		v.claim.Status.DollarsPerHour = &rate
-		if err := v.Ledger.Update(ctx, v.record()); err != nil {
+		row, now := v.record(), v.now()
+		row.RateFrom = &now
+		if err := v.Ledger.Update(ctx, row); err != nil {
 			v.log(ctx).Error(err, "ledger not updated", "token", v.claim.Status.Attempt.Token)
 		}
 	}
@@ -196,6 +204,10 @@ func (v *visit) stepTime(name string) time.Time {
 		}
 	}
 	return v.claim.CreationTimestamp.Time
+}
+
+func (v *visit) reached(name string) bool {
+	return slices.ContainsFunc(v.claim.Status.Steps, func(s v1alpha1.Step) bool { return s.Name == name })
 }
 
 func (v *visit) status(condition string) metav1.ConditionStatus {

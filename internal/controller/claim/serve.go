@@ -181,7 +181,7 @@ func (v *visit) notReady() []string {
 func (v *visit) publish(ctx context.Context) (next, error) {
 	v.set(v1alpha1.ConditionEndpointPublished, metav1.ConditionTrue, v1alpha1.ReasonPublished, "the gateway routes to "+v.claim.Status.Endpoint)
 	v.set(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonServing, "serving "+strings.Join(v.modelNames(), ", "))
-	v.reach(ctx, "Ready", "")
+	v.reach(ctx, stepReady, "")
 	for _, p := range v.claim.Spec.Placements {
 		v.Strikes.Clear(p.Workload)
 		v.Rests.Forgive(WorkloadRestKey(p))

@@ -8,7 +8,6 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,11 +43,7 @@ func (v *visit) is(condition string) bool {
 // set records a condition. A change of status or reason is also an event, so that a person who describes the claim
 // reads its life in order; a change of words alone is not.
 func (v *visit) set(condition string, status metav1.ConditionStatus, reason, message string) {
-	old := meta.FindStatusCondition(v.claim.Status.Conditions, condition)
-	turned := old == nil || old.Status != status || old.Reason != reason
-	meta.SetStatusCondition(&v.claim.Status.Conditions, metav1.Condition{Type: condition, Status: status, Reason: reason,
-		Message: message, ObservedGeneration: v.claim.Generation, LastTransitionTime: metav1.NewTime(v.now())})
-	if !turned {
+	if !v.note(condition, status, reason, message) {
 		return
 	}
 	kind := corev1.EventTypeNormal
@@ -56,6 +51,15 @@ func (v *visit) set(condition string, status metav1.ConditionStatus, reason, mes
 		kind = corev1.EventTypeWarning
 	}
 	v.event(kind, reason, message)
+}
+
+// note records a condition without an event and reports whether its status or reason turned.
+func (v *visit) note(condition string, status metav1.ConditionStatus, reason, message string) bool {
+	old := meta.FindStatusCondition(v.claim.Status.Conditions, condition)
+	turned := old == nil || old.Status != status || old.Reason != reason
+	meta.SetStatusCondition(&v.claim.Status.Conditions, metav1.Condition{Type: condition, Status: status, Reason: reason,
+		Message: message, ObservedGeneration: v.claim.Generation, LastTransitionTime: metav1.NewTime(v.now())})
+	return turned
 }
 
 // warnings are the reasons that a person should look at.
@@ -88,7 +92,7 @@ func actionOf(c *v1alpha1.GPUNodeClaim) string {
 
 // reach records a milestone once, with its time, on the claim and in the ledger's history.
 func (v *visit) reach(ctx context.Context, name, message string) {
-	if slices.ContainsFunc(v.claim.Status.Steps, func(s v1alpha1.Step) bool { return s.Name == name }) {
+	if v.reached(name) {
 		return
 	}
 	now := v.now()
@@ -116,6 +120,7 @@ func (v *visit) fail(stepName, reason string, culprit v1alpha1.Culprit, message 
 	}
 	v.claim.Status.Failure = &v1alpha1.Failure{Step: stepName, Reason: reason, Culprit: culprit, Message: message,
 		At: metav1.NewTime(v.now())}
+	v.note(v1alpha1.ConditionReady, metav1.ConditionFalse, reason, message)
 }
 
 // persist writes the status if it changed. The phase is derived here and nowhere else. A conflict with the disruption
@@ -124,7 +129,7 @@ func (v *visit) persist(ctx context.Context) error {
 	for range 5 {
 		v.claim.Status.Phase = phaseOf(v.claim)
 		v.claim.Status.ObservedGeneration = v.claim.Generation
-		if equality.Semantic.DeepEqual(v.base.Status, v.claim.Status) {
+		if v1alpha1.Equal(v.base.Status, v.claim.Status) {
 			return nil
 		}
 		err := v.persistExclusive(ctx)

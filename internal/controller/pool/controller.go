@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
@@ -86,7 +85,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	before := pool.DeepCopy()
 	r.assess(ctx, pool, claims)
-	if equality.Semantic.DeepEqual(before.Status, pool.Status) {
+	if v1alpha1.Equal(before.Status, pool.Status) {
 		return reconcile.Result{RequeueAfter: r.Recheck}, nil
 	}
 	// Locked: a reservation made meanwhile must not be overwritten by an older list.
