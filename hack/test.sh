@@ -14,10 +14,6 @@ hack/controlplane.sh
 echo "== commands"
 go build -o bin/ ./cmd/...
 
-echo "== go vet"
-go vet ./...
-(cd controlplane && go vet .)
-
 echo "== go test -race"
 if [ $# -eq 0 ]; then set -- ./...; fi
 # -p 2: each package with a Kubernetes of its own takes half a GiB and most of a core.

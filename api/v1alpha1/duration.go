@@ -9,7 +9,7 @@ import (
 // Duration is a length of time written like "90s", "10m" or "1h30m".
 //
 // +kubebuilder:validation:Type=string
-// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$')",message="must be a duration such as \"90s\", \"10m\" or \"1h30m\""
+// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,3})?(ms|s|m|h)){1,4}$')",message="must be a duration such as \"90s\", \"10m\" or \"1h30m\""
 // +kubebuilder:validation:MaxLength=32
 type Duration struct {
 	time.Duration `json:"-"`

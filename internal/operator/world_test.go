@@ -206,7 +206,8 @@ func (w *world) pool(edit ...func(*v1alpha1.GPUNodePool)) *v1alpha1.GPUNodePool 
 			APIKeySecret: &v1alpha1.SecretReference{Name: secretRef, Namespace: secretNS}}},
 		Requirements: v1alpha1.Requirements{GPUTypes: []string{"RTX 4090"}, MinVRAM: 24, MinDisk: 50},
 		Scaling: v1alpha1.Scaling{MaxNodes: 6, BatchWindow: d(100 * time.Millisecond), CooldownPeriod: d(2 * time.Second),
-			BootstrapTimeout: d(60 * time.Second), DrainTimeout: d(5 * time.Second)},
+			InterruptionPollInterval: d(500 * time.Millisecond),
+			BootstrapTimeout:         d(60 * time.Second), DrainTimeout: d(5 * time.Second)},
 		Limits: v1alpha1.Limits{MaxCostPerHour: money.MustParse("3.00")},
 	}
 	for _, e := range edit {

@@ -54,6 +54,13 @@ func (v *visit) buy(ctx context.Context, token string, number int32) (next, erro
 	if err != nil || n.stop || v.claim.Status.Failure != nil {
 		return n, err
 	}
+	if ref := v.claim.Spec.Bootstrap.HFTokenSecret; ref != nil {
+		if _, err := v.HFToken(ctx, *ref); err != nil {
+			v.set(v1alpha1.ConditionInstanceCreated, metav1.ConditionFalse, v1alpha1.ReasonCredentialsUnavailable,
+				"nothing is bought for a model whose token cannot be read: "+err.Error())
+			return v.waitOrGiveUp(v1alpha1.ReasonCredentialsUnavailable, err.Error()), nil
+		}
+	}
 	pick, n, err := v.shop(ctx, ceiling)
 	if err != nil || n.stop || v.claim.Status.Failure != nil {
 		return n, err
@@ -148,21 +155,24 @@ func (v *visit) shop(ctx context.Context, ceiling money.Dollars) (choice, next, 
 	switch {
 	case found:
 		return best, proceed(), nil
-	case trouble != nil && !v.waitedTooLong():
-		v.set(v1alpha1.ConditionInstanceCreated, metav1.ConditionFalse, v1alpha1.ReasonProviderUnavailable, trouble.Error())
-		return best, waitFor(max(v.Timing.BootPoll, offersWait(trouble))), nil
 	case trouble != nil:
-		v.fail("Purchase", v1alpha1.ReasonProviderUnavailable, v1alpha1.CulpritNone, trouble.Error())
-		return best, proceed(), nil
+		v.set(v1alpha1.ConditionInstanceCreated, metav1.ConditionFalse, v1alpha1.ReasonProviderUnavailable, trouble.Error())
+		n := v.waitOrGiveUp(v1alpha1.ReasonProviderUnavailable, trouble.Error())
+		n.after = max(n.after, offersWait(trouble))
+		return best, n, nil
 	}
 	v.fail("Purchase", v1alpha1.ReasonNoOfferInReservation, v1alpha1.CulpritNone,
 		fmt.Sprintf("nothing within %s $/h now: %s", ceiling, why))
 	return best, proceed(), nil
 }
 
-// waitedTooLong bounds how long a claim holds its reservation for a provider that does not answer.
-func (v *visit) waitedTooLong() bool {
-	return v.now().Sub(v.claim.CreationTimestamp.Time) > 5*v.Timing.LicenceWait
+// waitOrGiveUp bounds how long a claim holds its reservation for what it needs from others before it buys.
+func (v *visit) waitOrGiveUp(reason, why string) next {
+	if v.now().Sub(v.claim.CreationTimestamp.Time) > 5*v.Timing.LicenceWait {
+		v.fail("Purchase", reason, v1alpha1.CulpritNone, why)
+		return proceed()
+	}
+	return v.pollBoot()
 }
 
 // freshOffers is how old offers may be when money is spent on them; the provider's search interval is the least.

@@ -57,11 +57,14 @@ func (v *visit) run(ctx context.Context) (next, error) {
 func (v *visit) observe(ctx context.Context) (provider.Instance, next, error) {
 	acct, err := v.account(ctx)
 	if err != nil {
-		v.set(v1alpha1.ConditionInstanceRunning, v.status(v1alpha1.ConditionInstanceRunning),
-			v1alpha1.ReasonCredentialsUnavailable, err.Error())
-		return provider.Instance{}, waitFor(v.Timing.DestroyRetry), nil
+		if !v.is(v1alpha1.ConditionInstanceRunning) {
+			v.set(v1alpha1.ConditionInstanceRunning, metav1.ConditionFalse, v1alpha1.ReasonCredentialsUnavailable, err.Error())
+			return provider.Instance{}, waitFor(v.Timing.DestroyRetry), nil
+		}
+		v.log(ctx).Info("provider cannot be asked how the instance is", "error", err.Error())
+		return provider.Instance{State: provider.StateRunning}, proceed(), nil // unknown is not gone
 	}
-	inst, ok, asOf, err := acct.Observer.Find(ctx, v.claim.Status.InstanceID, v.now().Add(-v.staleness()))
+	inst, ok, asOf, err := acct.Observer.Find(ctx, v.claim.Status.InstanceID, v.now().Add(-v.staleness(ctx)))
 	switch {
 	case err != nil && v.is(v1alpha1.ConditionInstanceRunning):
 		v.log(ctx).Info("provider does not say how the instance is", "error", err.Error())
@@ -189,12 +192,18 @@ func (v *visit) bootTimeout(ctx context.Context) time.Duration {
 	return pool.Spec.Scaling.BootstrapTimeout.Or(byDefault)
 }
 
-// staleness is how old the provider's word may be: fresh while booting, a poll interval old while serving.
-func (v *visit) staleness() time.Duration {
-	if v.is(v1alpha1.ConditionReady) {
-		return 3 * v.Timing.ReadyPoll
+// staleness is how old the provider's word may be: fresh while booting, the pool's interruptionPollInterval old while
+// serving.
+func (v *visit) staleness(ctx context.Context) time.Duration {
+	if !v.is(v1alpha1.ConditionReady) {
+		return v.Timing.BootPoll
 	}
-	return v.Timing.BootPoll
+	const byDefault = 15 * time.Second
+	pool := &v1alpha1.GPUNodePool{}
+	if err := v.Client.Get(ctx, client.ObjectKey{Name: v.claim.Spec.Pool}, pool); err != nil {
+		return byDefault
+	}
+	return pool.Spec.Scaling.InterruptionPollInterval.Or(byDefault)
 }
 
 func (v *visit) stepTime(name string) time.Time {
@@ -208,11 +217,4 @@ func (v *visit) stepTime(name string) time.Time {
 
 func (v *visit) reached(name string) bool {
 	return slices.ContainsFunc(v.claim.Status.Steps, func(s v1alpha1.Step) bool { return s.Name == name })
-}
-
-func (v *visit) status(condition string) metav1.ConditionStatus {
-	if v.is(condition) {
-		return metav1.ConditionTrue
-	}
-	return metav1.ConditionFalse
 }

@@ -88,9 +88,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if v1alpha1.Equal(before.Status, pool.Status) {
 		return reconcile.Result{RequeueAfter: r.Recheck}, nil
 	}
-	// Locked: a reservation made meanwhile must not be overwritten by an older list.
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Client.Status().Patch(ctx, pool, patch); err != nil {
+	// An update, whose version is checked: a reservation made meanwhile must not be overwritten by an older list. Not a
+	// patch, which would leave out the zeros that a new pool's columns show.
+	if err := r.Client.Status().Update(ctx, pool); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	r.announce(before, pool)

@@ -65,7 +65,7 @@ func (r *Reconciler) reserve(ctx context.Context, name string, purchases []plann
 	}
 	for _, p := range purchases {
 		r.Events.Eventf(pool, nil, corev1.EventTypeNormal, v1alpha1.ReasonReserved, "Reserve",
-			"%s $/h and %d GPUs for claim %s: %s", p.Reservation.DollarsPerHour, p.Reservation.GPUs, p.ClaimName, p.Reason)
+			"%s $/h and %d×GPU for claim %s: %s", p.Reservation.DollarsPerHour, p.Reservation.GPUs, p.ClaimName, p.Reason)
 	}
 	return true, nil
 }

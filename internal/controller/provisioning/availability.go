@@ -27,14 +27,22 @@ func (r *Reconciler) noteAvailability(ctx context.Context, w *world, markets []p
 		if old != nil && old.Status == c.Status && old.Reason == c.Reason {
 			continue
 		}
-		pool := cached.DeepCopy()
-		meta.SetStatusCondition(&pool.Status.Conditions, c)
-		patch := client.MergeFromWithOptions(cached, client.MergeFromWithOptimisticLock{})
-		if err := r.Client.Status().Patch(ctx, pool, patch); err != nil {
+		if err := r.writeCondition(ctx, cached.Name, c); err != nil {
 			// A word for people; the next search says it again.
-			log.FromContext(ctx).V(1).Info("availability not written", "pool", pool.Name, "error", err.Error())
+			log.FromContext(ctx).V(1).Info("availability not written", "pool", cached.Name, "error", err.Error())
 		}
 	}
+}
+
+// writeCondition reads the pool past the cache: reservations made a moment ago have changed its version.
+func (r *Reconciler) writeCondition(ctx context.Context, name string, c metav1.Condition) error {
+	pool := &v1alpha1.GPUNodePool{}
+	if err := r.Reader.Get(ctx, client.ObjectKey{Name: name}, pool); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	before := pool.DeepCopy()
+	meta.SetStatusCondition(&pool.Status.Conditions, c)
+	return r.Client.Status().Patch(ctx, pool, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
 func (r *Reconciler) availability(pool *v1alpha1.GPUNodePool, markets []planner.Market) metav1.Condition {

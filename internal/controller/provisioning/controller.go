@@ -63,6 +63,8 @@ type state struct {
 	windowSince time.Time
 	purchases   purchases
 	written     map[types.UID]podNote
+	// said are the remarks that were made about what still exists.
+	said map[string]bool
 }
 
 var everything = reconcile.Request{NamespacedName: types.NamespacedName{Name: "everything"}}

@@ -52,7 +52,38 @@ func (r *Reconciler) tell(ctx context.Context, w *world, plan planner.Plan) erro
 		live[pod.UID] = note
 	}
 	r.written = live
+	r.remark(w)
 	return nil
+}
+
+// remark makes an event of everything about the demand that is worth knowing and stops nothing: once for each pod or pool
+// and wording, so that a person who describes the object finds it.
+func (r *Reconciler) remark(w *world) {
+	said := map[string]bool{}
+	say := func(on client.Object, kind, reason, message string) {
+		key := string(on.GetUID()) + "/" + reason + "/" + message
+		said[key] = true
+		if !r.said[key] {
+			r.Events.Eventf(on, nil, kind, reason, "Serve", "%s", message)
+		}
+	}
+	pods := map[types.UID]*corev1.Pod{}
+	for _, p := range w.pods {
+		pods[p.UID] = p
+	}
+	for _, n := range w.demand.Notes {
+		if pod := pods[n.Pod.UID]; pod != nil {
+			say(pod, corev1.EventTypeNormal, n.Reason, n.Message)
+		}
+	}
+	for _, p := range w.demand.Problems {
+		for _, pool := range w.pools {
+			if p.Pool == pool.Name {
+				say(pool, corev1.EventTypeWarning, p.Reason, p.Message)
+			}
+		}
+	}
+	r.said = said
 }
 
 // tellPod writes when the reason changes, and at most once a minute when only the words do.
