@@ -79,19 +79,33 @@ func runDemo(ctx context.Context, c *console, o demoOptions) error {
 		},
 		Deadline: limit - now.Since(p.Start),
 	})
-	if err != nil {
+	if err != nil && ctx.Err() == nil {
 		s.KeepLog()
 	}
-	if serr := s.Stop(); serr != nil {
-		c.say("\n%v\n", serr)
-		err = errors.Join(err, serr)
+	return ended(ctx, c, errors.Join(err, s.Stop()), now.Since(p.Start), s.LogFile)
+}
+
+// ended says how the demo ended, once everything is stopped.
+func ended(ctx context.Context, c *console, err error, took time.Duration, log string) error {
+	switch {
+	case ctx.Err() != nil:
+		c.say("\nInterrupted after %.1fs.\n", took.Seconds())
+	case err != nil:
+		c.say("\nFAILED after %.1fs: %s\nThe log is kept: %s\n", took.Seconds(), inShort(err), log)
+	default:
+		c.say("\nAll of it was seen, in %.1fs. Every process and every simulated instance is gone.\n", took.Seconds())
+		return nil
 	}
-	if err != nil {
-		c.say("\nFAILED after %.1fs: %v\nThe log is kept: %s\n", now.Since(p.Start).Seconds(), err, s.LogFile)
-		return errShown
+	return errShown
+}
+
+// inShort leaves out what the timeline has said already.
+func inShort(err error) string {
+	var u *demo.Unmet
+	if errors.As(err, &u) {
+		return fmt.Sprintf("not seen: %s (%s)", u.Expectation.Name, u.Expectation.Source)
 	}
-	c.say("\nAll of it was seen, in %.1fs. Every process and every simulated instance is gone.\n", now.Since(p.Start).Seconds())
-	return nil
+	return err.Error()
 }
 
 // tell runs the story until it ends or a part of the stack does.
