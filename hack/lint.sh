@@ -29,4 +29,4 @@ fi
 if [[ $# -eq 0 ]]; then
 	set -- ./...
 fi
-exec "$linter" run "$@"
+exec "$linter" run --allow-parallel-runners "$@"

@@ -17,7 +17,7 @@ func TestBadInputBuysNothingAndSaysWhy(t *testing.T) {
 		for _, tc := range []struct{ annotation, value, says string }{
 			{v1alpha1.AnnotationGPUVRAM, "24Gi", `write "24"`},
 			{v1alpha1.AnnotationMaxPrice, "cheap", v1alpha1.AnnotationMaxPrice},
-			{"gpuscale.io/gpu-vran", "24", "gpuscale.io/gpu-vram"},
+			{"gpuscale.io/gpu-vran", "24", "gpu-vram"},
 			{v1alpha1.AnnotationProvider, "vastai", "vast.ai"},
 		} {
 			pod := w.pod("acme/tiny", tc.annotation, tc.value)
