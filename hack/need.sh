@@ -1,9 +1,18 @@
 # Sourced by scripts: finds the programs that they need, or gets them, or says in one line what is missing.
 
-# need PROGRAM...: each must be in the PATH; as root on Debian or Ubuntu the missing ones are installed.
+# have PROGRAM: it is in the PATH, or where Debian keeps the programs of a Postgres server, which is not in the PATH.
+have() {
+	command -v "$1" >/dev/null && return
+	case $1 in
+	initdb) compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null ;;
+	*) return 1 ;;
+	esac
+}
+
+# need PROGRAM...: each must be there; as root on Debian or Ubuntu the missing ones are installed.
 need() {
 	local missing=() p
-	for p in "$@"; do command -v "$p" >/dev/null || missing+=("$p"); done
+	for p in "$@"; do have "$p" || missing+=("$p"); done
 	if [ ${#missing[@]} -eq 0 ]; then return; fi
 	if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 		local packages=()
@@ -11,6 +20,7 @@ need() {
 			case $p in
 			# Not from the distribution: go.mod asks for a newer one than most have.
 			go) echo "missing: go; install Go from https://go.dev/dl" >&2; exit 1 ;;
+			initdb) packages+=(postgresql) && no_cluster ;;
 			*) packages+=("$p") ;;
 			esac
 		done
@@ -18,12 +28,20 @@ need() {
 		{ DEBIAN_FRONTEND=noninteractive apt-get install -qq -y "${packages[@]}" ||
 			{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y "${packages[@]}"; }; } >/dev/null 2>&1 || true
 		for p in "${missing[@]}"; do
-			command -v "$p" >/dev/null || { echo "missing: $p, and its package could not be installed" >&2; exit 1; }
+			have "$p" || { echo "missing: $p, and its package could not be installed" >&2; exit 1; }
 		done
 		return
 	fi
 	echo "missing: ${missing[*]}; install them and run this again" >&2
 	exit 1
+}
+
+# no_cluster keeps the package of Postgres, when it is installed, from making and starting a server of its own. One that
+# is there is left alone.
+no_cluster() {
+	local dir=/etc/postgresql-common/createcluster.d
+	mkdir -p "$dir"
+	echo "create_main_cluster = false" >"$dir/gpuscale.conf"
 }
 
 # need_go: the Go in the PATH must be able to build this module, by itself or by fetching the toolchain in go.mod.

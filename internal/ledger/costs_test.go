@@ -95,8 +95,10 @@ func TestCosts(t *testing.T) {
 	}
 }
 
-func TestCostsOfSeveral(t *testing.T) {
-	ctx, l := t.Context(), onFile(t)
+func TestCostsOfSeveral(t *testing.T) { onBoth(t, testCostsOfSeveral) }
+
+func testCostsOfSeveral(t *testing.T, l *Ledger) {
+	ctx := t.Context()
 	for i, name := range []string{"late", "early"} {
 		in := full(name)
 		in.CreatedAt = after(-i)

@@ -13,10 +13,16 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/munhq/gpuscale/internal/ledger/postgrestest"
 )
 
 func TestManyWriters(t *testing.T) {
-	file := "sqlite://" + filepath.Join(t.TempDir(), "ledger.db")
+	t.Run("sqlite", func(t *testing.T) { testManyWriters(t, "sqlite://"+filepath.Join(t.TempDir(), "ledger.db")) })
+	t.Run("postgres", func(t *testing.T) { testManyWriters(t, postgrestest.URL(t)) })
+}
+
+func testManyWriters(t *testing.T, file string) {
 	// Two, as when a second process has the file open; each with many goroutines.
 	ledgers := []*Ledger{open(t, file), open(t, file)}
 	const writers, rows = 8, 6
@@ -56,8 +62,12 @@ func TestManyWriters(t *testing.T) {
 	}
 }
 
-func TestManyOpenersOfANewFile(t *testing.T) {
-	file := "sqlite://" + filepath.Join(t.TempDir(), "ledger.db")
+func TestManyOpenersOfANewDatabase(t *testing.T) {
+	t.Run("sqlite", func(t *testing.T) { testManyOpeners(t, "sqlite://"+filepath.Join(t.TempDir(), "ledger.db")) })
+	t.Run("postgres", func(t *testing.T) { testManyOpeners(t, postgrestest.URL(t)) })
+}
+
+func testManyOpeners(t *testing.T, file string) {
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
@@ -91,7 +101,11 @@ func TestCrashWriter(t *testing.T) {
 }
 
 func TestReopenedAfterAKill(t *testing.T) {
-	file := "sqlite://" + filepath.Join(t.TempDir(), "ledger.db")
+	t.Run("sqlite", func(t *testing.T) { testReopened(t, "sqlite://"+filepath.Join(t.TempDir(), "ledger.db")) })
+	t.Run("postgres", func(t *testing.T) { testReopened(t, postgrestest.URL(t)) })
+}
+
+func testReopened(t *testing.T, file string) {
 	var intended []string
 	for range 3 {
 		seen := killedWriter(t, file)
@@ -145,17 +159,28 @@ func TestAnIntentIsOnDiskWhenItReturns(t *testing.T) {
 }
 
 func TestMigrationsDownAndUp(t *testing.T) {
-	ctx, l := t.Context(), onFile(t)
-	provider, err := migrator(l.write)
+	t.Run("sqlite", func(t *testing.T) {
+		testMigrationsDownAndUp(t, onFile(t), `SELECT COALESCE(GROUP_CONCAT(name, ' '), '') FROM (SELECT name FROM sqlite_master
+			WHERE name NOT LIKE 'sqlite_%' AND name NOT LIKE 'ledger_migrations%' ORDER BY name)`)
+	})
+	t.Run("postgres", func(t *testing.T) {
+		testMigrationsDownAndUp(t, onPostgres(t), `SELECT COALESCE(STRING_AGG(tablename, ' ' ORDER BY tablename), '') FROM pg_tables
+			WHERE schemaname = 'public' AND tablename NOT LIKE 'ledger_migrations%'`)
+	})
+}
+
+func testMigrationsDownAndUp(t *testing.T, l *Ledger, list string) {
+	ctx := t.Context()
+	provider, end, err := l.migrator()
 	do(t, err)
+	defer func() { do(t, end()) }()
 	tables := func() string {
 		var names string
-		do(t, l.write.QueryRowContext(ctx, `SELECT COALESCE(GROUP_CONCAT(name, ' '), '') FROM (SELECT name FROM sqlite_master
-			WHERE name NOT LIKE 'sqlite_%' AND name NOT LIKE 'ledger_migrations%' ORDER BY name)`).Scan(&names))
+		do(t, l.write.QueryRowContext(ctx, list).Scan(&names))
 		return names
 	}
 	before := tables()
-	for _, want := range []string{"instances", "rates", "events"} {
+	for _, want := range []string{"instances", "rates", "events", "shares"} {
 		if !strings.Contains(before, want) {
 			t.Errorf("no table %s in %q", want, before)
 		}
@@ -184,18 +209,22 @@ func TestWhatCannotBeOpened(t *testing.T) {
 	text := filepath.Join(dir, "text")
 	do(t, os.WriteFile(text, []byte(strings.Repeat("this is no database\n", 100)), 0o600))
 	for address, want := range map[string]string{
-		"sqlite://" + dir + "/none/ledger.db": dir + "/none/ledger.db",
-		"sqlite://" + dir:                     dir,
-		"sqlite://" + text:                    text,
-		"sqlite://" + text + "/ledger.db":     text + "/ledger.db",
-		"sqlite://" + dir + "/a.db?mode=ro":   "no options",
-		"sqlite://":                           "no file",
-		"sqlite:ledger.db":                    "no file",
-		"postgres://u:secret@h/db":            "not in this release",
-		"postgresql://u:secret@h/db":          "not in this release",
-		"mysql://u:secret@h/db":               "mysql",
-		"host=h password=secret":              "not a URL",
-		"":                                    "not a URL",
+		"sqlite://" + dir + "/none/ledger.db":             dir + "/none/ledger.db",
+		"sqlite://" + dir:                                 dir,
+		"sqlite://" + text:                                text,
+		"sqlite://" + text + "/ledger.db":                 text + "/ledger.db",
+		"sqlite://" + dir + "/a.db?mode=ro":               "no options",
+		"sqlite://":                                       "no file",
+		"sqlite:ledger.db":                                "no file",
+		"postgres://u:secret@127.0.0.1:1/db":              "127.0.0.1:1/db",
+		"postgresql://u:secret@127.0.0.1:1/x":             "127.0.0.1:1/x",
+		"postgres://u:secret@h:port/db":                   "cannot be read",
+		"postgres://u:sec%ret@h/db":                       "cannot be read",
+		"postgres://u:secret@h/db?sslmode=x":              "cannot be read",
+		"postgres://u:secret@h/db?synchronous_commit=off": "synchronous_commit",
+		"mysql://u:secret@h/db":                           "mysql",
+		"host=h password=secret":                          "not a URL",
+		"":                                                "not a URL",
 	} {
 		l, err := Open(t.Context(), address)
 		if err == nil {
@@ -237,8 +266,9 @@ func TestPathsAreTakenLiterally(t *testing.T) {
 	}
 }
 
-func TestCancelledWritesDoNotHoldTheLedger(t *testing.T) {
-	l := onFile(t)
+func TestCancelledWritesDoNotHoldTheLedger(t *testing.T) { onBoth(t, testCancelledWrites) }
+
+func testCancelledWrites(t *testing.T, l *Ledger) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := l.Intend(ctx, intent("a")); !errors.Is(err, context.Canceled) {

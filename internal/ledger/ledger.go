@@ -39,9 +39,16 @@ type Instance struct {
 	GPUCount int
 	// Models that it was bought for.
 	Models []string
+	// Shares are the models that it serves, each with its part of it, and SharesFrom since when; nil is from the
+	// beginning. They are kept per SharesFrom as rates are per RateFrom, and Get and Live answer the latest.
+	Shares     []Share
+	SharesFrom *time.Time
 	// Price is the offer's all-in $/h.
 	Price      money.Dollars
 	IntendedAt time.Time
+	// BillingStep is the granularity of the provider's billing, BillingLeast the shortest time that is charged.
+	BillingStep  time.Duration
+	BillingLeast time.Duration
 
 	// Refused: the provider certainly rented nothing. It never holds together with an InstanceID.
 	Refused    bool
@@ -57,6 +64,21 @@ type Instance struct {
 	DestroyAskedAt *time.Time
 	GoneAt         *time.Time
 	EndReason      string
+	// Bill is what the provider's own account says that it cost from beginning to end; nil until that was read. The
+	// first one that is written stays.
+	Bill *Bill
+}
+
+// Share is a model's part of an instance: its weight among the weights of all.
+type Share struct {
+	Model  string `json:"model"`
+	Weight int64  `json:"weight"`
+}
+
+// Bill is a figure of a provider's account: Amount is exact to the Step, as far as the provider says.
+type Bill struct {
+	Amount money.Amount
+	Step   money.Amount
 }
 
 // Event is one line of an instance's history.

@@ -11,8 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/munhq/gpuscale/internal/ledger/postgrestest"
 	"github.com/munhq/gpuscale/pkg/money"
 )
+
+func TestMain(m *testing.M) { postgrestest.Main(m) }
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 123456000, time.UTC)
 
@@ -46,19 +49,32 @@ func onFile(t testing.TB) *Ledger {
 	return open(t, "sqlite://"+filepath.Join(t.TempDir(), "ledger.db"))
 }
 
+func onPostgres(t testing.TB) *Ledger {
+	t.Helper()
+	return open(t, postgrestest.URL(t))
+}
+
+// onBoth runs a test on a file and on a server.
+func onBoth(t *testing.T, test func(*testing.T, *Ledger)) {
+	t.Run("sqlite", func(t *testing.T) { test(t, onFile(t)) })
+	t.Run("postgres", func(t *testing.T) { test(t, onPostgres(t)) })
+}
+
 func full(token string) Instance {
 	return Instance{
 		Token: token, ClaimUID: "uid-1", Claim: "llama-0", Pool: "chat", Provider: "runpod", CapacityType: "spot",
 		Region: "EU-RO-1", OfferID: "offer-1", GPU: "2×RTX4090", GPUCount: 2, Models: []string{"llama", "qwen \"7b\""},
 		Price: money.MustParse("0.681234"), IntendedAt: noon, InstanceID: "pod-9", CreatedAt: after(1),
 		Rate: dollars("0.65"), RateFrom: after(30), DestroyAskedAt: after(90), GoneAt: after(95), EndReason: "Idle",
+		Shares: []Share{{"llama", 1000}, {"qwen \"7b\"", 500}}, SharesFrom: after(20), BillingStep: time.Second,
+		BillingLeast: time.Minute, Bill: &Bill{Amount: money.AmountFromMicros(987_654), Step: money.AmountFromMicros(1)},
 	}
 }
 
 func intent(token string) Instance {
 	in := full(token)
 	in.InstanceID, in.CreatedAt, in.Rate, in.RateFrom = "", nil, nil, nil
-	in.DestroyAskedAt, in.GoneAt, in.EndReason = nil, nil, ""
+	in.DestroyAskedAt, in.GoneAt, in.EndReason, in.Bill, in.Shares, in.SharesFrom = nil, nil, "", nil, nil, nil
 	return in
 }
 
@@ -112,7 +128,7 @@ func TestEveryFieldComesBack(t *testing.T) {
 			t.Errorf("full leaves %s empty", name)
 		}
 	}
-	for name, l := range map[string]*Ledger{"memory": open(t, "sqlite::memory:"), "file": onFile(t)} {
+	for name, l := range map[string]*Ledger{"memory": open(t, "sqlite::memory:"), "file": onFile(t), "postgres": onPostgres(t)} {
 		t.Run(name, func(t *testing.T) {
 			ctx := t.Context()
 			do(t, l.Intend(ctx, intent("a")))
@@ -133,14 +149,20 @@ func TestEveryFieldComesBack(t *testing.T) {
 }
 
 func TestTimesAreKeptInUTCToTheMicrosecond(t *testing.T) {
-	l, in := onFile(t), intent("a")
+	onBoth(t, testTimesAreKeptInUTCToTheMicrosecond)
+}
+
+func testTimesAreKeptInUTCToTheMicrosecond(t *testing.T, l *Ledger) {
+	in := intent("a")
 	in.IntendedAt = noon.Add(789 * time.Nanosecond).In(time.FixedZone("east", 2*3600))
 	do(t, l.Intend(t.Context(), in))
 	equal(t, mustGet(t, l, "a"), intent("a"))
 }
 
-func TestIntentRepeated(t *testing.T) {
-	ctx, l := t.Context(), onFile(t)
+func TestIntentRepeated(t *testing.T) { onBoth(t, testIntentRepeated) }
+
+func testIntentRepeated(t *testing.T, l *Ledger) {
+	ctx := t.Context()
 	do(t, l.Intend(ctx, intent("a")), l.Intend(ctx, intent("a")))
 	equal(t, mustGet(t, l, "a"), intent("a"))
 
@@ -162,8 +184,10 @@ func TestIntentRepeated(t *testing.T) {
 	}
 }
 
-func TestUpdateDoesNotReplaceTheOffer(t *testing.T) {
-	ctx, l := t.Context(), onFile(t)
+func TestUpdateDoesNotReplaceTheOffer(t *testing.T) { onBoth(t, testUpdateDoesNotReplaceTheOffer) }
+
+func testUpdateDoesNotReplaceTheOffer(t *testing.T, l *Ledger) {
+	ctx := t.Context()
 	other := full("a")
 	other.OfferID, other.Price, other.Pool, other.Models, other.GPUCount = "x", money.MustParse("9"), "y", []string{"z"}, 8
 	other.IntendedAt, other.EndReason, other.InstanceID = *after(7), "Other", "pod-10"
@@ -171,8 +195,10 @@ func TestUpdateDoesNotReplaceTheOffer(t *testing.T) {
 	equal(t, mustGet(t, l, "a"), full("a"))
 }
 
-func TestRefused(t *testing.T) {
-	ctx, l := t.Context(), onFile(t)
+func TestRefused(t *testing.T) { onBoth(t, testRefused) }
+
+func testRefused(t *testing.T, l *Ledger) {
+	ctx := t.Context()
 	refusal := intent("a")
 	refusal.Refused = true
 	do(t, l.Intend(ctx, intent("a")), l.Update(ctx, refusal), l.Update(ctx, intent("a")))
@@ -201,7 +227,11 @@ func TestRefused(t *testing.T) {
 }
 
 func TestAnInstanceIsLiveUntilItIsGoneWhateverWasRefused(t *testing.T) {
-	ctx, l := t.Context(), onFile(t)
+	onBoth(t, testAnInstanceIsLiveUntilItIsGoneWhateverWasRefused)
+}
+
+func testAnInstanceIsLiveUntilItIsGoneWhateverWasRefused(t *testing.T, l *Ledger) {
+	ctx := t.Context()
 	do(t, l.Intend(ctx, intent("a")), l.Update(ctx, Instance{Token: "a", Refused: true}),
 		l.Update(ctx, Instance{Token: "a", InstanceID: "pod-9", DestroyAskedAt: after(3)}))
 	if got := live(t, l); !slices.Equal(got, []string{"a"}) || mustGet(t, l, "a").Refused {
@@ -218,8 +248,10 @@ func TestAnInstanceIsLiveUntilItIsGoneWhateverWasRefused(t *testing.T) {
 	}
 }
 
-func TestLiveOldestFirstWithTheirRates(t *testing.T) {
-	ctx, l := t.Context(), onFile(t)
+func TestLiveOldestFirstWithTheirRates(t *testing.T) { onBoth(t, testLiveOldestFirstWithTheirRates) }
+
+func testLiveOldestFirstWithTheirRates(t *testing.T, l *Ledger) {
+	ctx := t.Context()
 	for i, token := range []string{"c", "a", "b"} {
 		in := intent(token)
 		in.IntendedAt = *after(i)
@@ -237,8 +269,10 @@ func TestLiveOldestFirstWithTheirRates(t *testing.T) {
 	}
 }
 
-func TestEvents(t *testing.T) {
-	ctx, l := t.Context(), onFile(t)
+func TestEvents(t *testing.T) { onBoth(t, testEvents) }
+
+func testEvents(t *testing.T, l *Ledger) {
+	ctx := t.Context()
 	first := Event{Token: "a", At: noon, Kind: "Created", Message: "pod-9"}
 	later := Event{Token: "a", At: *after(1), Kind: "Gone"}
 	do(t, l.Event(ctx, later), l.Event(ctx, first), l.Event(ctx, Event{Token: "b", At: noon, Kind: "Created"}),
@@ -258,8 +292,10 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-func TestIncompleteWritesAreRefused(t *testing.T) {
-	ctx, l := t.Context(), onFile(t)
+func TestIncompleteWritesAreRefused(t *testing.T) { onBoth(t, testIncompleteWritesAreRefused) }
+
+func testIncompleteWritesAreRefused(t *testing.T, l *Ledger) {
+	ctx := t.Context()
 	timeless := intent("a")
 	timeless.IntendedAt = time.Time{}
 	for name, err := range map[string]error{
@@ -280,8 +316,10 @@ func TestIncompleteWritesAreRefused(t *testing.T) {
 }
 
 // TestTheFirstRateIsNotRewritten: a claim writes its whole row at its end, with the rate of then and no time for it.
-func TestTheFirstRateIsNotRewritten(t *testing.T) {
-	ctx, l := t.Context(), onFile(t)
+func TestTheFirstRateIsNotRewritten(t *testing.T) { onBoth(t, testTheFirstRateIsNotRewritten) }
+
+func testTheFirstRateIsNotRewritten(t *testing.T, l *Ledger) {
+	ctx := t.Context()
 	rate := func(r string, from *time.Time) error {
 		return l.Update(ctx, Instance{Token: "a", CreatedAt: after(0), Rate: dollars(r), RateFrom: from})
 	}

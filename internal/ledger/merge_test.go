@@ -23,13 +23,20 @@ func piece(t *rapid.T, whole Instance) Instance {
 	if out.Rate == nil || out.RateFrom == nil {
 		out.Rate, out.RateFrom = nil, nil // one means nothing without the other
 	}
+	if out.Shares == nil || out.SharesFrom == nil {
+		out.Shares, out.SharesFrom = nil, nil
+	}
 	return out
 }
 
 // TestOrderAndRepetitionDoNotMatter: however the parts of one truth arrive, the row that they end in is the same, and
 // no write takes away what an earlier one has made known.
 func TestOrderAndRepetitionDoNotMatter(t *testing.T) {
-	l := open(t, "sqlite::memory:")
+	t.Run("sqlite", func(t *testing.T) { testOrder(t, open(t, "sqlite::memory:")) })
+	t.Run("postgres", func(t *testing.T) { testOrder(t, onPostgres(t)) })
+}
+
+func testOrder(t *testing.T, l *Ledger) {
 	ctx := context.Background()
 	n := 0
 	rapid.Check(t, func(rt *rapid.T) {

@@ -37,6 +37,9 @@ func (l *Ledger) Live(ctx context.Context) ([]Instance, error) {
 
 // Events answers a token's history, oldest first; none for a token that has none.
 func (l *Ledger) Events(ctx context.Context, token string) ([]Event, error) {
+	if err := l.ensure(ctx); err != nil {
+		return nil, l.explain("events of", token, err)
+	}
 	rows, err := l.read.QueryContext(ctx, selectEvents, token)
 	if err != nil {
 		return nil, l.explain("events of", token, err)
@@ -57,10 +60,24 @@ func (l *Ledger) Events(ctx context.Context, token string) ([]Event, error) {
 	return out, l.explain("events of", token, rows.Err())
 }
 
-// history is an instance, without its rate, and every rate it has had, by start.
+// Unbilled answers the instances that ended after a time and whose bill is not known. Oldest first.
+func (l *Ledger) Unbilled(ctx context.Context, since time.Time) ([]Instance, error) {
+	found, err := l.histories(ctx, selectUnbilled, since.UnixMicro())
+	if err != nil {
+		return nil, l.explain("list", "unbilled instances", err)
+	}
+	out := make([]Instance, 0, len(found))
+	for _, h := range found {
+		out = append(out, h.latest())
+	}
+	return out, nil
+}
+
+// history is an instance, without its rate and shares, and all that it has had of both, by start.
 type history struct {
 	instance Instance
 	rates    []stretch
+	shares   []sharing
 }
 
 // stretch is a rate and since when it is paid; the zero time is from the beginning.
@@ -69,7 +86,13 @@ type stretch struct {
 	rate money.Dollars
 }
 
-// latest is the instance with the rate that is paid now.
+// sharing is who serves on an instance and since when; the zero time is from the beginning.
+type sharing struct {
+	from   time.Time
+	shares []Share
+}
+
+// latest is the instance with the rate and the shares of now.
 func (h history) latest() Instance {
 	in := h.instance
 	if n := len(h.rates); n > 0 {
@@ -79,11 +102,21 @@ func (h history) latest() Instance {
 			in.RateFrom = &last.from
 		}
 	}
+	if n := len(h.shares); n > 0 {
+		last := h.shares[n-1]
+		in.Shares = last.shares
+		if !last.from.IsZero() {
+			in.SharesFrom = &last.from
+		}
+	}
 	return in
 }
 
 // histories runs a statement made of selectHistories, which answers a line per rate.
 func (l *Ledger) histories(ctx context.Context, statement string, args ...any) ([]history, error) {
+	if err := l.ensure(ctx); err != nil {
+		return nil, err
+	}
 	rows, err := l.read.QueryContext(ctx, statement, args...)
 	if err != nil {
 		return nil, err
@@ -91,55 +124,71 @@ func (l *Ledger) histories(ctx context.Context, statement string, args ...any) (
 	defer rows.Close() //nolint:errcheck // rows.Err has what went wrong
 	var out []history
 	for rows.Next() {
-		in, rate, err := scan(rows)
+		line, err := scan(rows)
 		if err != nil {
 			return nil, err
 		}
-		if n := len(out); n == 0 || out[n-1].instance.Token != in.Token {
-			out = append(out, history{instance: in})
+		if n := len(out); n == 0 || out[n-1].instance.Token != line.instance.Token {
+			out = append(out, history{instance: line.instance})
 		}
-		if rate != nil {
-			h := &out[len(out)-1]
-			h.rates = append(h.rates, *rate)
-		}
+		h := &out[len(out)-1]
+		h.rates = append(h.rates, line.rates...)
+		h.shares = append(h.shares, line.shares...)
 	}
 	return out, rows.Err()
 }
 
-func scan(rows *sql.Rows) (Instance, *stretch, error) {
+// scan reads a line: an instance with at most one rate or one sharing.
+func scan(rows *sql.Rows) (history, error) {
 	var (
 		in                           Instance
 		models                       string
-		price                        int64
+		price, step, least           int64
 		intended, created, end, gone sql.NullInt64
+		billed, billedStep           sql.NullInt64
 		starts, rate                 sql.NullInt64
+		shares                       sql.NullString
 		refused                      int
 	)
 	err := rows.Scan(&in.Token, &in.ClaimUID, &in.Claim, &in.Pool, &in.Provider, &in.CapacityType, &in.Region, &in.OfferID,
 		&in.GPU, &in.GPUCount, &models, &price, &intended, &refused, &in.InstanceID, &created, &end, &gone, &in.EndReason,
-		&starts, &rate)
+		&step, &least, &billed, &billedStep, &starts, &rate, &shares)
 	if err != nil {
-		return Instance{}, nil, err
+		return history{}, err
 	}
 	if models != "" {
 		if err := json.Unmarshal([]byte(models), &in.Models); err != nil {
-			return Instance{}, nil, fmt.Errorf("models of %s: %w", in.Token, err)
+			return history{}, fmt.Errorf("models of %s: %w", in.Token, err)
 		}
 	}
 	in.Price = money.FromMicros(price)
 	in.Refused = refused == 1 && in.InstanceID == ""
 	in.CreatedAt, in.DestroyAskedAt, in.GoneAt = moment(created), moment(end), moment(gone)
+	in.BillingStep, in.BillingLeast = time.Duration(step)*time.Microsecond, time.Duration(least)*time.Microsecond
 	if at := moment(intended); at != nil {
 		in.IntendedAt = *at
 	}
+	if billed.Valid {
+		in.Bill = &Bill{Amount: money.AmountFromMicros(billed.Int64), Step: money.AmountFromMicros(billedStep.Int64)}
+	}
+	out := history{instance: in}
 	if !starts.Valid {
-		return in, nil, nil
+		return out, nil
 	}
-	s := &stretch{rate: money.FromMicros(rate.Int64)}
+	var from time.Time
 	if starts.Int64 != fromStart {
-		s.from = *moment(starts)
+		from = *moment(starts)
 	}
-	return in, s, nil
+	if shares.String == "" {
+		out.rates = []stretch{{from: from, rate: money.FromMicros(rate.Int64)}}
+		return out, nil
+	}
+	s := sharing{from: from}
+	if err := json.Unmarshal([]byte(shares.String), &s.shares); err != nil {
+		return history{}, fmt.Errorf("shares of %s: %w", in.Token, err)
+	}
+	out.shares = []sharing{s}
+	return out, nil
 }
 
 func moment(micros sql.NullInt64) *time.Time {

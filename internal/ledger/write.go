@@ -31,8 +31,8 @@ func (l *Ledger) Intend(ctx context.Context, in Instance) error {
 }
 
 // Update adds what has become known of an instance, whether or not it was intended here. Repeated, late or out of order
-// it does no harm: a known text or number stays as it is, of two times the earlier stays, a rate is kept per RateFrom,
-// and refused and gone are never taken back. Token is required.
+// it does no harm: a known text or number stays as it is, of two times the earlier stays, a rate is kept per RateFrom
+// and shares per SharesFrom, and refused and gone are never taken back. Token is required.
 func (l *Ledger) Update(ctx context.Context, in Instance) error {
 	return l.put(ctx, "update", updateInstance, in)
 }
@@ -43,11 +43,16 @@ func (l *Ledger) Event(ctx context.Context, e Event) error {
 	if e.Token == "" || e.At.IsZero() || e.Kind == "" {
 		return errors.New("ledger: event without token, time or kind")
 	}
+	if err := l.ensure(ctx); err != nil {
+		return l.explain("event of", e.Token, err)
+	}
+	ctx, cancel := l.bounded(ctx)
+	defer cancel()
 	_, err := l.write.ExecContext(ctx, insertEvent, e.Token, e.At.UnixMicro(), clean(e.Kind), clean(e.Message))
 	return l.explain("event of", e.Token, err)
 }
 
-// put writes a row and its rate in one transaction.
+// put writes a row with its rate and shares in one transaction.
 func (l *Ledger) put(ctx context.Context, what, statement string, in Instance) error {
 	if in.Token == "" {
 		return fmt.Errorf("ledger: %s without a token", what)
@@ -56,6 +61,11 @@ func (l *Ledger) put(ctx context.Context, what, statement string, in Instance) e
 	if err != nil {
 		return err
 	}
+	if err := l.ensure(ctx); err != nil {
+		return l.explain(what, in.Token, err)
+	}
+	ctx, cancel := l.bounded(ctx)
+	defer cancel()
 	tx, err := l.write.BeginTx(ctx, nil)
 	if err != nil {
 		return l.explain(what, in.Token, err)
@@ -71,13 +81,42 @@ func (l *Ledger) put(ctx context.Context, what, statement string, in Instance) e
 	case n == 0:
 		return l.explain(what, in.Token, ErrClosed)
 	}
-	// $0 is not known: nobody rents a GPU for nothing, but a claim that has ended shows that rate.
-	if in.Rate != nil && in.Rate.Micros() > 0 {
-		if _, err := tx.ExecContext(ctx, insertRate, in.Token, startOf(in), in.Rate.Micros()); err != nil {
-			return l.explain(what, in.Token, err)
-		}
+	if err := putStretches(ctx, tx, in); err != nil {
+		return l.explain(what, in.Token, err)
 	}
 	return l.explain(what, in.Token, tx.Commit())
+}
+
+// putStretches writes what has a time from which it holds.
+func putStretches(ctx context.Context, tx *sql.Tx, in Instance) error {
+	// $0 is not known: nobody rents a GPU for nothing, but a claim that has ended shows that rate.
+	if in.Rate != nil && in.Rate.Micros() > 0 {
+		if _, err := tx.ExecContext(ctx, insertRate, in.Token, startOf(in.RateFrom), in.Rate.Micros()); err != nil {
+			return err
+		}
+	}
+	if len(in.Shares) == 0 {
+		return nil
+	}
+	shares, err := json.Marshal(in.Shares)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, insertShares, in.Token, startOf(in.SharesFrom), string(shares))
+	return err
+}
+
+// Abandon marks an intent as refused if there is one under the token: for a purchase of which it is certain that it was
+// never asked for, and not certain that it was written down. It does nothing to a token that is unknown or has an
+// instance.
+func (l *Ledger) Abandon(ctx context.Context, token string) error {
+	if err := l.ensure(ctx); err != nil {
+		return l.explain("abandon", token, err)
+	}
+	ctx, cancel := l.bounded(ctx)
+	defer cancel()
+	_, err := l.write.ExecContext(ctx, refuseIntent, token)
+	return l.explain("abandon", token, err)
 }
 
 // explain says what failed where.
@@ -102,13 +141,19 @@ func values(in Instance) ([]any, error) {
 	if in.Refused {
 		refused = 1
 	}
-	return []any{in.Token, in.ClaimUID, in.Claim, in.Pool, in.Provider, in.CapacityType, in.Region, in.OfferID, in.GPU,
-		in.GPUCount, models, in.Price.Micros(), micros(&in.IntendedAt), refused, in.InstanceID, micros(in.CreatedAt),
-		micros(in.DestroyAskedAt), micros(in.GoneAt), clean(in.EndReason)}, nil
+	var billed, billedStep sql.NullInt64
+	if in.Bill != nil {
+		billed = sql.NullInt64{Int64: in.Bill.Amount.Micros(), Valid: true}
+		billedStep = sql.NullInt64{Int64: in.Bill.Step.Micros(), Valid: true}
+	}
+	return []any{in.Token, clean(in.ClaimUID), clean(in.Claim), clean(in.Pool), clean(in.Provider), clean(in.CapacityType),
+		clean(in.Region), clean(in.OfferID), clean(in.GPU), in.GPUCount, models, in.Price.Micros(), micros(&in.IntendedAt),
+		refused, clean(in.InstanceID), micros(in.CreatedAt), micros(in.DestroyAskedAt), micros(in.GoneAt), clean(in.EndReason),
+		in.BillingStep.Microseconds(), in.BillingLeast.Microseconds(), billed, billedStep}, nil
 }
 
-func startOf(in Instance) int64 {
-	if at := micros(in.RateFrom); at.Valid {
+func startOf(t *time.Time) int64 {
+	if at := micros(t); at.Valid {
 		return at.Int64
 	}
 	return fromStart
