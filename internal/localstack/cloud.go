@@ -3,6 +3,7 @@ package localstack
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/munhq/gpuscale/internal/cloudsim/body/process"
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	"github.com/munhq/gpuscale/internal/cloudsim/vastai"
+	"github.com/munhq/gpuscale/internal/operator"
 )
 
 const loopback = "127.0.0.1"
@@ -99,7 +101,24 @@ func (s *Stack) startCloud(ctx context.Context, p programs) error {
 		return err
 	}
 	admin, err := s.serve(ctx, s.market.AdminHandler())
+	if err != nil {
+		return err
+	}
 	s.Books = admin + "/sim/books"
+	return s.offerAgent(ctx, p.agent)
+}
+
+// offerAgent serves the agent's binary, which real instances would fetch from a release. Simulated ones have it already.
+func (s *Stack) offerAgent(ctx context.Context, path string) error {
+	binary, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(binary)
+	base, err := s.serve(ctx, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.ServeFile(w, r, path)
+	}))
+	s.agent = operator.AgentSource{URL: base + "/gpuscale-agent", SHA256: hex.EncodeToString(sum[:])}
 	return err
 }
 

@@ -25,6 +25,7 @@ func (s *Stack) startControllers(ctx context.Context) {
 		return operator.Run(ctx, operator.Config{
 			Rest: s.Rest, Namespace: Namespace, LedgerURL: s.ledgerURL, Getenv: s.getenv,
 			BaseURLs:    map[provider.Name]string{provider.VastAI: s.Provider},
+			Agent:       s.agent,
 			MetricsAddr: "0", HealthAddr: "0", Log: s.log,
 		})
 	})

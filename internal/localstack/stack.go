@@ -23,6 +23,7 @@ import (
 
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	"github.com/munhq/gpuscale/internal/localkube"
+	"github.com/munhq/gpuscale/internal/operator"
 )
 
 // Namespace is where the controllers' Secrets are.
@@ -75,6 +76,7 @@ type Stack struct {
 	secretKey string
 	redis     string
 	ledgerURL string
+	agent     operator.AgentSource
 
 	mu       sync.Mutex
 	stops    []func() error // in the order in which things were started

@@ -50,6 +50,8 @@ type Config struct {
 	Transport http.RoundTripper
 	// Wrap goes around every driver that is opened; nil is none. Tests shorten a cloud's lags with it.
 	Wrap func(provider.Provider) provider.Provider
+	// Agent is what instances fetch whose pool names no agent.
+	Agent AgentSource
 	// MetricsAddr and HealthAddr are listened on; "0" turns either off.
 	MetricsAddr string
 	HealthAddr  string
@@ -178,7 +180,7 @@ func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Ide
 			Events: recorder, Clock: cfg.Clock, Demand: demandOpts, Replan: provisioning.DefaultReplan,
 			SearchTimeout: provisioning.DefaultSearchTimeout},
 		&claim.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: accounts, Workers: workers,
-			Ledger: led, Rests: rests, Strikes: claim.NewStrikes(), Boot: bootMaker{id, cfg.Clock}, HFToken: secrets.hfToken,
+			Ledger: led, Rests: rests, Strikes: claim.NewStrikes(), Boot: bootMaker{id, cfg.Clock, cfg.Agent}, HFToken: secrets.hfToken,
 			Events: recorder, Clock: cfg.Clock, Timing: cfg.Timing, Installation: id.Installation},
 		&disruption.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Workers: workers, Events: recorder,
 			Clock: cfg.Clock, Demand: demandOpts, AgentTimeout: cfg.Timing.AgentTimeout},
