@@ -141,6 +141,11 @@ type GPUNodeClaimStatus struct {
 	// DollarsPerHour is the offer's price and, once the provider has said, the rate read back.
 	// +optional
 	DollarsPerHour *money.Dollars `json:"dollarsPerHour,omitempty"`
+	// Rates are what the provider has said that it charges, each with when that was first seen. Until the first one the
+	// offer's price counts.
+	// +listType=atomic
+	// +optional
+	Rates []Rate `json:"rates,omitempty"`
 	// RestKeys are the offer's stable scopes, rested when the instance proves bad.
 	// +listType=atomic
 	// +optional
@@ -169,7 +174,7 @@ type GPUNodeClaimStatus struct {
 	LastRequestAt *metav1.Time `json:"lastRequestAt,omitempty"`
 	// DemandEndedAt is when the last workload placed here lost its demand.
 	// +optional
-	DemandEndedAt *metav1.Time `json:"demandEndedAt,omitempty"`
+	DemandEndedAt *metav1.MicroTime `json:"demandEndedAt,omitempty"`
 	// DrainStartedAt is when the end began.
 	// +optional
 	DrainStartedAt *metav1.Time `json:"drainStartedAt,omitempty"`
@@ -183,6 +188,12 @@ type GPUNodeClaimStatus struct {
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Rate is what an instance costs from a time on.
+type Rate struct {
+	DollarsPerHour money.Dollars    `json:"dollarsPerHour"`
+	From           metav1.MicroTime `json:"from"`
 }
 
 // Attempt is one purchase: written before the provider is asked, so that it can be looked up afterwards.

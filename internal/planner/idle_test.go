@@ -15,7 +15,7 @@ import (
 func mins(n int) time.Time { return now.Add(time.Duration(n) * time.Minute) }
 
 func endedAt(n int) func(*v1alpha1.GPUNodeClaim) {
-	return func(c *v1alpha1.GPUNodeClaim) { t := metav1.NewTime(mins(n)); c.Status.DemandEndedAt = &t }
+	return func(c *v1alpha1.GPUNodeClaim) { t := metav1.NewMicroTime(mins(n)); c.Status.DemandEndedAt = &t }
 }
 
 // The claim has been Ready since 10:00 and the cooldown is 5 minutes.

@@ -122,7 +122,7 @@ func (r *Reconciler) noteDemand(ctx context.Context, claim *v1alpha1.GPUNodeClai
 	return r.patch(ctx, claim, func(s *v1alpha1.GPUNodeClaimStatus) {
 		s.DemandEndedAt = nil
 		if !wanted {
-			at := metav1.NewTime(now)
+			at := metav1.NewMicroTime(now)
 			s.DemandEndedAt = &at
 		}
 	})
