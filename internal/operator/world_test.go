@@ -9,12 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
@@ -47,6 +49,14 @@ type world struct {
 	watch *watcher
 	// beforeCreate runs between the claim's choice of an offer and the call that rents it.
 	beforeCreate func(*world)
+	// kube and configure change the cluster and the controllers' configuration before they start.
+	kube      []localkubetest.Option
+	configure func(*operator.Config)
+	// admin is the cluster with all rights, which the controllers do not have; log is theirs where a test reads it.
+	admin *rest.Config
+	log   *logr.Logger
+	// requests are what was asked of the API server under the chart's rules.
+	requests requests
 }
 
 // lags shortens a cloud's lags, so that what takes minutes by contract takes seconds here.
@@ -82,7 +92,7 @@ func start(t *testing.T, offers []market.Offer, opts ...option) *world {
 	cfg := market.Config{Seed: 1, Provider: "vast.ai", Offers: offers, Body: virtual.New(virtual.Options{Env: map[string]string{"VLLM_SIM_LOAD_TIME": "100ms", "VLLM_SIM_TTFT": "1ms"}}),
 		Boot: market.Boot{Accept: 20 * time.Millisecond, Create: 20 * time.Millisecond, Load: 50 * time.Millisecond}}
 	facade := simvast.Options{Keys: []string{simKey}, LimitScale: -1}
-	w := &world{t: t, ctx: t.Context(), beforeCreate: func(*world) {}}
+	w := &world{t: t, ctx: t.Context(), beforeCreate: func(*world) {}, configure: func(*operator.Config) {}}
 	for _, o := range opts {
 		o(w, &cfg, &facade)
 	}
@@ -91,7 +101,7 @@ func start(t *testing.T, offers []market.Offer, opts ...option) *world {
 	api := httptest.NewServer(simvast.New(m, facade))
 	t.Cleanup(api.Close)
 
-	cluster := localkubetest.Start(t)
+	cluster := localkubetest.Start(t, w.kube...)
 	scheme, err := operator.Scheme()
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +110,7 @@ func start(t *testing.T, offers []market.Offer, opts ...option) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.client, w.market, w.ns = c, m, cluster.Namespace(t)
+	w.client, w.market, w.ns, w.admin = c, m, cluster.Namespace(t), cluster.Config()
 	w.ensure(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: secretNS}})
 	w.secret(simKey)
 	w.watch = watchClaims(t, c)
@@ -113,7 +123,7 @@ func (w *world) run(cluster *localkubetest.Cluster, url string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	cfg := operator.Config{
-		Rest: cluster.Config(), Namespace: secretNS, LedgerURL: "sqlite://" + filepath.Join(w.t.TempDir(), "ledger.db"),
+		Rest: w.asController(cluster.Config()), Namespace: secretNS, LedgerURL: "sqlite://" + filepath.Join(w.t.TempDir(), "ledger.db"),
 		Getenv: func(string) string { return "" }, BaseURLs: map[provider.Name]string{provider.VastAI: url}, PaceFactor: -1,
 		Wrap: func(p provider.Provider) provider.Provider { return lags{p, func() { w.beforeCreate(w) }} }, MetricsAddr: "0", HealthAddr: "0",
 		Agent: operator.AgentSource{URL: "http://127.0.0.1:1/gpuscale-agent", SHA256: strings.Repeat("0", 64)},
@@ -121,6 +131,7 @@ func (w *world) run(cluster *localkubetest.Cluster, url string) {
 			Skew: 200 * time.Millisecond, LicenceWait: 3 * time.Second, DestroyRetry: 300 * time.Millisecond},
 		Log: testLogger(w.t),
 	}
+	w.configure(&cfg)
 	go func() { done <- operator.Run(ctx, cfg) }()
 	w.t.Cleanup(func() {
 		// Also when clean gives up: controllers that outlive their test would act in the next one.
@@ -129,6 +140,7 @@ func (w *world) run(cluster *localkubetest.Cluster, url string) {
 			if err := <-done; err != nil {
 				w.t.Errorf("operator: %v", err)
 			}
+			w.requests.check(w.t)
 		}()
 		w.clean()
 	})
