@@ -18,6 +18,9 @@ const (
 const (
 	// AnnotationDrain on a claim asks for its end; the value is the reason.
 	AnnotationDrain = "gpuscale.io/drain"
+	// AnnotationConfirmSweep on the installation's Secret gpuscale-ca lets a halted sweep go on; the value is the code that
+	// the halt's message gives, and good for that halt only.
+	AnnotationConfirmSweep = "gpuscale.io/confirm-sweep"
 	// Finalizer keeps a claim until its instance is confirmed gone, and a pool until its last claim is.
 	Finalizer = "gpuscale.io/instance"
 	// LabelPool is on every claim.

@@ -68,3 +68,9 @@ const (
 	ReasonUnknownGPUType    = "UnknownGPUType"
 	ReasonReservationExpiry = "ReservationExpired"
 )
+
+// Reasons of the sweep's events, which are about the installation's namespace, one line each in docs/spec/gpunodepool.md.
+const (
+	ReasonSweepHalted     = "SweepHalted"
+	ReasonOrphanDestroyed = "OrphanDestroyed"
+)

@@ -139,6 +139,11 @@ func (a *Accounts) All() []*Account {
 	})
 }
 
+// Providers are those that there are drivers for, in order.
+func (a *Accounts) Providers() []provider.Name {
+	return slices.Sorted(maps.Keys(a.options.Constructors))
+}
+
 // InUse reports whether some source still leads to the account, as far as For was asked. One that is not in use and has
 // no instances can be closed.
 func (a *Accounts) InUse(acc *Account) bool {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"time"
 
@@ -46,6 +47,10 @@ type Identity struct {
 	CAPEM []byte
 }
 
+// ErrCloned says that the installation's identity belongs to another cluster, or to another installation than the one that
+// was started: whatever carries its tag may be somebody else's.
+var ErrCloned = errors.New("InstallationCloned")
+
 // Ensure reads the installation's identity, or makes it on first start. Two controllers that start at once agree: the
 // second finds the first one's Secret. An identity that was made in another cluster is an error and nothing is done
 // with it: a cloned installation must not end the machines of the one it was cloned from.
@@ -67,10 +72,38 @@ func Ensure(ctx context.Context, c client.Client, r client.Reader, namespace str
 	return load(secret, cluster)
 }
 
+// Check reads past every cache whether the identity that was started with still is this cluster's, and returns the
+// annotations of its Secret. The error is ErrCloned if it is not: the API server may have been restored, or replaced by
+// another one at the same address.
+func Check(ctx context.Context, r client.Reader, namespace, installation string) (map[string]string, error) {
+	cluster, err := clusterID(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	secret := &corev1.Secret{}
+	err = r.Get(ctx, client.ObjectKey{Namespace: namespace, Name: SecretCA}, secret)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("%w: Secret %s/%s, which this controller started with, is gone", ErrCloned, namespace, SecretCA)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading Secret %s/%s: %w", namespace, SecretCA, err)
+	}
+	id, err := load(secret, cluster)
+	if err != nil {
+		return nil, err
+	}
+	if id.Installation != installation {
+		return nil, fmt.Errorf("%w: Secret %s/%s holds installation %s, this controller started as %s", ErrCloned, namespace, SecretCA,
+			id.Installation, installation)
+	}
+	return secret.Annotations, nil
+}
+
 func load(secret *corev1.Secret, cluster string) (Identity, error) {
 	name := secret.Namespace + "/" + secret.Name
 	if made := string(secret.Data[keyCluster]); made != cluster {
-		return Identity{}, fmt.Errorf("InstallationCloned: Secret %s was made in another cluster (%s, this is %s); delete it here if this is a new installation", name, made, cluster)
+		return Identity{}, fmt.Errorf("%w: Secret %s was made in another cluster (%s, this is %s); delete it here if this is a new installation",
+			ErrCloned, name, made, cluster)
 	}
 	id := string(secret.Data[keyInstallation])
 	if id == "" {

@@ -39,16 +39,20 @@ func (l Listing) Tagged(tag string) []provider.Instance {
 			out = append(out, in)
 		}
 	}
-	slices.SortStableFunc(out, func(a, b provider.Instance) int {
-		if a.CreatedAt.IsZero() != b.CreatedAt.IsZero() {
-			if a.CreatedAt.IsZero() {
-				return 1
-			}
-			return -1
-		}
-		return a.CreatedAt.Compare(b.CreatedAt)
-	})
+	slices.SortStableFunc(out, OldestFirst)
 	return out
+}
+
+// OldestFirst orders instances by age, for slices.SortFunc: everybody who keeps one of several keeps the same. One that
+// the provider gives no time for counts as the youngest; of two of an age the shorter and then the lower ID is the older.
+func OldestFirst(a, b provider.Instance) int {
+	if a.CreatedAt.IsZero() != b.CreatedAt.IsZero() {
+		if a.CreatedAt.IsZero() {
+			return 1
+		}
+		return -1
+	}
+	return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID))
 }
 
 // newListing keeps what f selects, in a fixed order.

@@ -26,6 +26,7 @@ import (
 	"github.com/munhq/gpuscale/internal/controller/disruption"
 	"github.com/munhq/gpuscale/internal/controller/pool"
 	"github.com/munhq/gpuscale/internal/controller/provisioning"
+	"github.com/munhq/gpuscale/internal/controller/sweep"
 	"github.com/munhq/gpuscale/internal/demand"
 	"github.com/munhq/gpuscale/internal/identity"
 	"github.com/munhq/gpuscale/internal/ledger"
@@ -61,7 +62,9 @@ type Config struct {
 	AllGPUPods bool
 	// Timing of the claim controller; the zero value is claim.DefaultTiming.
 	Timing claim.Timing
-	Log    logr.Logger
+	// Sweep are the sweep's intervals and bounds; the zero value is sweep.DefaultTiming.
+	Sweep sweep.Timing
+	Log   logr.Logger
 	// Clock is the system's where nil.
 	Clock clock.WithTicker
 }
@@ -82,6 +85,9 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	if cfg.Timing == (claim.Timing{}) {
 		cfg.Timing = claim.DefaultTiming()
+	}
+	if cfg.Sweep == (sweep.Timing{}) {
+		cfg.Sweep = sweep.DefaultTiming()
 	}
 	ctx = ctrl.LoggerInto(ctx, cfg.Log)
 	led, err := ledger.Open(ctx, cfg.LedgerURL)
@@ -174,7 +180,7 @@ func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Ide
 	recorder := mgr.GetEventRecorder("gpuscale")
 	secrets := secretReader{mgr.GetAPIReader()}
 	controllers := []interface{ SetupWithManager(ctrl.Manager) error }{
-		&pool.Reconciler{Client: mgr.GetClient(), Accounts: accounts, Rests: rests, Events: recorder,
+		&pool.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: accounts, Rests: rests, Events: recorder,
 			Clock: cfg.Clock, Recheck: pool.DefaultRecheck},
 		&provisioning.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: accounts, Rests: rests,
 			Events: recorder, Clock: cfg.Clock, Demand: demandOpts, Replan: provisioning.DefaultReplan,
@@ -184,6 +190,7 @@ func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Ide
 			Events: recorder, Clock: cfg.Clock, Timing: cfg.Timing, Installation: id.Installation},
 		&disruption.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Workers: workers, Events: recorder,
 			Clock: cfg.Clock, Demand: demandOpts, AgentTimeout: cfg.Timing.AgentTimeout},
+		newSweeper(mgr, cfg, id, accounts, led, recorder),
 	}
 	for _, c := range controllers {
 		if err := c.SetupWithManager(mgr); err != nil {

@@ -75,6 +75,9 @@ func Release(pool *v1alpha1.GPUNodePool, claim string) bool {
 func DropOrphans(pool *v1alpha1.GPUNodePool, now time.Time, exists func(claim string) bool) []string {
 	var dropped []string
 	drop(pool, func(r v1alpha1.Reservation) bool {
+		if _, _, surplus := SurplusOf(r); surplus {
+			return false // the sweep's, which knows when its instance is gone
+		}
 		orphan := now.Sub(r.Since.Time) > OrphanAge && !exists(r.Claim)
 		if orphan {
 			dropped = append(dropped, r.Claim)

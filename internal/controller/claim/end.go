@@ -12,6 +12,7 @@ import (
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/ledger"
+	"github.com/munhq/gpuscale/internal/metrics"
 	"github.com/munhq/gpuscale/internal/reserve"
 	"github.com/munhq/gpuscale/pkg/money"
 	"github.com/munhq/gpuscale/pkg/provider"
@@ -42,6 +43,9 @@ func (v *visit) settleAttempt(ctx context.Context) (next, error) {
 	}
 	if a.Outcome != v1alpha1.AttemptOpen {
 		return proceed(), nil
+	}
+	if _, err := v.account(ctx); err != nil {
+		return v.cannotEnd(err), nil
 	}
 	n, found, err := v.lookUp(ctx)
 	if err != nil || n.stop {
@@ -142,12 +146,14 @@ func (v *visit) destroy(ctx context.Context) (next, error) {
 	}
 	acct, err := v.account(ctx)
 	if err != nil {
-		v.set(v1alpha1.ConditionInstanceGone, metav1.ConditionFalse, v1alpha1.ReasonCredentialsUnavailable, fmt.Sprintf(
-			"instance %s at %s is still rented and cannot be destroyed: %v", v.claim.Status.InstanceID, v.claim.Status.Provider, err))
-		return waitFor(v.Timing.DestroyRetry), nil
+		return v.cannotEnd(err), nil
 	}
 	err = acct.Driver.DestroyInstance(ctx, v.claim.Status.InstanceID)
+	if provider.KindOf(err) == provider.Unauthorized {
+		return v.cannotEnd(err), nil
+	}
 	if err != nil && provider.KindOf(err) != provider.NotFound {
+		metrics.DestroyFailures.WithLabelValues(v.claim.Status.Provider).Inc()
 		v.set(v1alpha1.ConditionInstanceGone, metav1.ConditionFalse, v1alpha1.ReasonDestroyFailed,
 			fmt.Sprintf("instance %s is still rented: %v", v.claim.Status.InstanceID, err))
 		return waitFor(max(v.Timing.DestroyRetry, offersWait(err))), nil
@@ -158,6 +164,24 @@ func (v *visit) destroy(ctx context.Context) (next, error) {
 	return proceed(), nil
 }
 
+// cannotEnd says exactly what goes on billing because the credentials that rented it are gone or refused. They are read
+// again at every try, so that it ends as soon as they are back.
+func (v *visit) cannotEnd(err error) next {
+	s := v.claim.Status
+	metrics.DestroyFailures.WithLabelValues(s.Provider).Inc()
+	what := fmt.Sprintf("instance %s at %s is still rented and", s.InstanceID, s.Provider)
+	if s.InstanceID == "" {
+		what = fmt.Sprintf("what %s may have rented under the tag %s", s.Provider, s.Attempt.Token)
+	}
+	from := "the controller's environment"
+	if ref := s.CredentialSecret; ref != nil {
+		from = fmt.Sprintf("Secret %s/%s", ref.Namespace, ref.Name)
+	}
+	v.set(v1alpha1.ConditionInstanceGone, metav1.ConditionFalse, v1alpha1.ReasonCredentialsUnavailable,
+		fmt.Sprintf("%s cannot be destroyed until the credentials of %s are back in %s: %v", what, s.Provider, from, err))
+	return waitFor(v.Timing.DestroyRetry)
+}
+
 // confirmGone believes the end of a rental only after two calls, a list lag apart, that prove the credentials good and
 // do not know the instance, the second one a list that shows nothing else under the claim's token either.
 func (v *visit) confirmGone(ctx context.Context) (next, error) {
@@ -166,7 +190,7 @@ func (v *visit) confirmGone(ctx context.Context) (next, error) {
 	}
 	acct, err := v.account(ctx)
 	if err != nil {
-		return waitFor(v.Timing.DestroyRetry), nil // said by destroy
+		return v.cannotEnd(err), nil
 	}
 	lag := acct.Driver.Capabilities().ListLag
 	inst, err := acct.Driver.GetInstance(ctx, v.claim.Status.InstanceID)

@@ -1,7 +1,6 @@
 package claim
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
+	"github.com/munhq/gpuscale/internal/offers"
 	"github.com/munhq/gpuscale/pkg/provider"
 )
 
@@ -71,9 +71,7 @@ func (v *visit) lookUp(ctx context.Context) (n next, found bool, err error) {
 // keepOldest returns the one instance to keep of those that carry the token, the recorded one or else the oldest, and
 // asks for the end of the others.
 func (v *visit) keepOldest(ctx context.Context, list []provider.Instance) provider.Instance {
-	slices.SortFunc(list, func(a, b provider.Instance) int {
-		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID))
-	})
+	slices.SortFunc(list, offers.OldestFirst)
 	keep := 0
 	if i := slices.IndexFunc(list, func(in provider.Instance) bool { return in.ID == v.claim.Status.InstanceID }); i >= 0 {
 		keep = i

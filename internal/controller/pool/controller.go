@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
@@ -23,6 +25,7 @@ import (
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/account"
 	"github.com/munhq/gpuscale/internal/offers/rest"
+	"github.com/munhq/gpuscale/internal/reserve"
 	"github.com/munhq/gpuscale/pkg/gpu"
 	"github.com/munhq/gpuscale/pkg/provider"
 )
@@ -34,7 +37,9 @@ type Accounts interface {
 
 // Reconciler is the pool controller. Its fields are set once, before SetupWithManager.
 type Reconciler struct {
-	Client   client.Client
+	Client client.Client
+	// Reader reads past the cache: a pool is not let go on the word of a cache that has not seen its newest claim.
+	Reader   client.Reader
 	Accounts Accounts
 	// Rests forgives what was repaired: an account whose credentials work again, a pool that was changed.
 	Rests  *rest.Book
@@ -123,12 +128,33 @@ func (r *Reconciler) finish(ctx context.Context, pool *v1alpha1.GPUNodePool, cla
 	if len(claims) > 0 {
 		return reconcile.Result{}, nil // each claim's end leads back here
 	}
+	held, err := r.held(ctx, pool)
+	if err != nil || held {
+		return reconcile.Result{RequeueAfter: heldRecheck}, err
+	}
 	before := pool.DeepCopy()
 	if !controllerutil.RemoveFinalizer(pool, v1alpha1.Finalizer) {
 		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{}, client.IgnoreNotFound(
 		r.Client.Patch(ctx, pool, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
+}
+
+// heldRecheck is how soon a deleted pool is looked at again that only the cache lets go.
+const heldRecheck = time.Second
+
+// held reports whether something still needs the pool's credentials: a claim that the cache has not seen, or an instance
+// that no claim accounts for and that the sweep is ending.
+func (r *Reconciler) held(ctx context.Context, pool *v1alpha1.GPUNodePool) (bool, error) {
+	if reserve.HasSurplus(pool) {
+		return true, nil
+	}
+	var list v1alpha1.GPUNodeClaimList
+	err := r.Reader.List(ctx, &list)
+	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		return false, nil // where there is no such kind there is no claim
+	}
+	return slices.ContainsFunc(list.Items, func(c v1alpha1.GPUNodeClaim) bool { return c.Spec.Pool == pool.Name }), err
 }
 
 // assess derives the conditions.
