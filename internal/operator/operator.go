@@ -2,9 +2,11 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +33,7 @@ import (
 	"github.com/munhq/gpuscale/internal/identity"
 	"github.com/munhq/gpuscale/internal/ledger"
 	restbook "github.com/munhq/gpuscale/internal/offers/rest"
+	"github.com/munhq/gpuscale/internal/reserve"
 	"github.com/munhq/gpuscale/internal/workerclient"
 	"github.com/munhq/gpuscale/pkg/provider"
 )
@@ -53,18 +56,27 @@ type Config struct {
 	Wrap func(provider.Provider) provider.Provider
 	// Agent is what instances fetch whose pool names no agent.
 	Agent AgentSource
+	// WrapLedger and WrapWorkers go around what the claim controller writes its history to and calls agents with; nil is
+	// none. Tests end the process on either side of a call with them.
+	WrapLedger  func(claim.Ledger) claim.Ledger
+	WrapWorkers func(claim.Workers) claim.Workers
 	// MetricsAddr and HealthAddr are listened on; "0" turns either off.
 	MetricsAddr string
 	HealthAddr  string
 	// LeaderElection is for installations with more than one replica.
 	LeaderElection bool
+	// Lease is how long a leader may be silent, for how long it tries to renew, and how often; the zero value is
+	// controller-runtime's.
+	Lease struct{ Duration, Renew, Retry time.Duration }
 	// AllGPUPods lets a pod without a gpuscale.io/ annotation spend money.
 	AllGPUPods bool
 	// Timing of the claim controller; the zero value is claim.DefaultTiming.
 	Timing claim.Timing
 	// Sweep are the sweep's intervals and bounds; the zero value is sweep.DefaultTiming.
 	Sweep sweep.Timing
-	Log   logr.Logger
+	// OrphanAge is how long a reservation waits for its claim; 0 is reserve.OrphanAge.
+	OrphanAge time.Duration
+	Log       logr.Logger
 	// Clock is the system's where nil.
 	Clock clock.WithTicker
 }
@@ -89,6 +101,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Sweep == (sweep.Timing{}) {
 		cfg.Sweep = sweep.DefaultTiming()
 	}
+	cfg.Rest = paced(cfg.Rest)
 	ctx = ctrl.LoggerInto(ctx, cfg.Log)
 	led, err := ledger.Open(ctx, cfg.LedgerURL)
 	if err != nil {
@@ -128,6 +141,9 @@ func newManager(cfg Config) (manager.Manager, error) {
 		LeaderElectionID:              "gpuscale-controller",
 		LeaderElectionNamespace:       cfg.Namespace,
 		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 unlessZero(cfg.Lease.Duration),
+		RenewDeadline:                 unlessZero(cfg.Lease.Renew),
+		RetryPeriod:                   unlessZero(cfg.Lease.Retry),
 		// Several stacks may run in one process, in tests.
 		Controller: ctrlconfig.Controller{SkipNameValidation: ptrTo(true)},
 		Cache:      cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
@@ -149,6 +165,31 @@ func newManager(cfg Config) (manager.Manager, error) {
 }
 
 func ptrTo[T any](v T) *T { return &v }
+
+// paced lets a few hundred pods be told at once where nobody has said how fast to ask: the default of 20 requests a second
+// would hold purchases up behind them. The API server protects itself.
+func paced(c *rest.Config) *rest.Config {
+	c = rest.CopyConfig(c)
+	if c.QPS == 0 && c.RateLimiter == nil {
+		c.QPS, c.Burst = 100, 200
+	}
+	return c
+}
+
+func unlessZero(d time.Duration) *time.Duration {
+	if d == 0 {
+		return nil
+	}
+	return &d
+}
+
+// wrapped is v with around it what wrap makes of it; nil makes nothing.
+func wrapped[T any](wrap func(T) T, v T) T {
+	if wrap == nil {
+		return v
+	}
+	return wrap(v)
+}
 
 // identify reads or makes the installation's identity before any controller starts: nothing may be bought under an
 // unknown one.
@@ -174,7 +215,8 @@ func identify(ctx context.Context, mgr manager.Manager, cfg Config) (identity.Id
 }
 
 func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Identity, workers *workerclient.Client, led *ledger.Ledger) error {
-	rests := &restbook.Book{}
+	rests, strikes := &restbook.Book{}, claim.NewStrikes()
+	recall := recallOnce(led, rests, strikes, cfg.Clock)
 	accounts := newAccounts(ctx, mgr.GetAPIReader(), cfg, id)
 	demandOpts := demand.Options{AllGPUPods: cfg.AllGPUPods}
 	recorder := mgr.GetEventRecorder("gpuscale")
@@ -184,9 +226,12 @@ func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Ide
 			Clock: cfg.Clock, Recheck: pool.DefaultRecheck},
 		&provisioning.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: accounts, Rests: rests,
 			Events: recorder, Clock: cfg.Clock, Demand: demandOpts, Replan: provisioning.DefaultReplan,
-			SearchTimeout: provisioning.DefaultSearchTimeout},
-		&claim.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: accounts, Workers: workers,
-			Ledger: led, Rests: rests, Strikes: claim.NewStrikes(), Boot: bootMaker{id, cfg.Clock, cfg.Agent}, HFToken: secrets.hfToken,
+			SearchTimeout: provisioning.DefaultSearchTimeout, OrphanAge: cmp.Or(cfg.OrphanAge, reserve.OrphanAge),
+			History: led, Recall: recall},
+		&claim.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: accounts,
+			Workers: wrapped[claim.Workers](cfg.WrapWorkers, workers), Ledger: wrapped[claim.Ledger](cfg.WrapLedger, led),
+			Rests: rests, Strikes: strikes, Memory: led, Recall: recall,
+			Boot: bootMaker{id, cfg.Clock, cfg.Agent}, HFToken: secrets.hfToken,
 			Events: recorder, Clock: cfg.Clock, Timing: cfg.Timing, Installation: id.Installation},
 		&disruption.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Workers: workers, Events: recorder,
 			Clock: cfg.Clock, Demand: demandOpts, AgentTimeout: cfg.Timing.AgentTimeout},

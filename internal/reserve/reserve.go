@@ -70,15 +70,15 @@ func Release(pool *v1alpha1.GPUNodePool, claim string) bool {
 	return drop(pool, func(r v1alpha1.Reservation) bool { return r.Claim == claim })
 }
 
-// DropOrphans releases entries older than OrphanAge whose claim does not exist, and returns the names dropped. exists
-// must be an uncached answer: a cache that has not seen a claim yet would free money that is being spent.
-func DropOrphans(pool *v1alpha1.GPUNodePool, now time.Time, exists func(claim string) bool) []string {
+// DropOrphans releases entries older than age whose claim does not exist, and returns the names dropped. exists must be
+// an uncached answer: a cache that has not seen a claim yet would free money that is being spent.
+func DropOrphans(pool *v1alpha1.GPUNodePool, now time.Time, age time.Duration, exists func(claim string) bool) []string {
 	var dropped []string
 	drop(pool, func(r v1alpha1.Reservation) bool {
 		if _, _, surplus := SurplusOf(r); surplus {
 			return false // the sweep's, which knows when its instance is gone
 		}
-		orphan := now.Sub(r.Since.Time) > OrphanAge && !exists(r.Claim)
+		orphan := now.Sub(r.Since.Time) > age && !exists(r.Claim)
 		if orphan {
 			dropped = append(dropped, r.Claim)
 		}

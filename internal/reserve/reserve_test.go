@@ -85,7 +85,7 @@ func TestDropOrphans(t *testing.T) {
 		pool.Status.Reservations = append(pool.Status.Reservations,
 			v1alpha1.Reservation{Claim: name, Since: metav1.NewTime(now.Add(-age * time.Second))})
 	}
-	dropped := reserve.DropOrphans(pool, now, func(claim string) bool { return claim == "old-claim" })
+	dropped := reserve.DropOrphans(pool, now, reserve.OrphanAge, func(claim string) bool { return claim == "old-claim" })
 	if len(dropped) != 1 || dropped[0] != "old-orphan" {
 		t.Errorf("dropped %v, want old-orphan only", dropped)
 	}

@@ -26,7 +26,11 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, c caller) {
 		s.refuseAsk(w, ask, bad.status, bad.slug, bad.msg)
 		return
 	}
-	in, err := s.market.Rent(order.rent(ask, c.account))
+	request := order.rent(ask, c.account)
+	if s.opts.LabelIsKey {
+		request.Token = order.label
+	}
+	in, err := s.market.Rent(request)
 	if err != nil {
 		s.refuseRent(w, ask, in, order, err)
 		return

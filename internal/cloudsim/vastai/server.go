@@ -34,6 +34,9 @@ type Options struct {
 	RateForm string
 	// LogDelay is how long requested logs take to appear; a second when zero, none when negative.
 	LogDelay time.Duration
+	// LabelIsKey makes the label an idempotency key: a create with the label of an earlier one answers with that one's
+	// instance. The vendor has no such thing; tests of what a provider with a key changes ask for it.
+	LabelIsKey bool
 }
 
 // accountID is the market account that the keys open.

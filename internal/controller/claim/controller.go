@@ -88,7 +88,11 @@ type Reconciler struct {
 	Ledger   Ledger
 	Rests    *rest.Book
 	Strikes  *Strikes
-	Boot     BootMaker
+	// Memory keeps what Rests and Strikes learn, and Recall fills them from it before anything is bought; see the function
+	// Recall.
+	Memory Memory
+	Recall func(ctx context.Context) error
+	Boot   BootMaker
 	// HFToken reads the Hugging Face token of a pool.
 	HFToken      func(ctx context.Context, ref v1alpha1.SecretReference) (string, error)
 	Events       events.EventRecorder

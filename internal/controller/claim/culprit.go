@@ -40,8 +40,11 @@ func culpritOf(exit string) v1alpha1.Culprit {
 // on another machine before: by then the model is the likelier cause.
 func (v *visit) restCulprit(ctx context.Context, f v1alpha1.Failure) {
 	now := v.now()
+	var m memory
+	defer func() { v.remember(ctx, m) }()
 	add := func(k rest.Key) {
 		r := v.Rests.Fail(k, f.Reason, f.Message, now)
+		m.Rests = append(m.Rests, r)
 		v.log(ctx).Info("resting after a failure", "scope", k.Scope, "value", k.Value, "until", r.Until, "reason", f.Reason)
 	}
 	switch f.Culprit {
@@ -50,6 +53,10 @@ func (v *visit) restCulprit(ctx context.Context, f v1alpha1.Failure) {
 			add(offers.NarrowKey(v.rented()))
 		}
 		for _, p := range v.claim.Spec.Placements {
+			if !v.strikes(f) {
+				continue
+			}
+			m.Struck = append(m.Struck, struck{p.Workload, f.Step, v.machine()})
 			if v.Strikes.Strike(p.Workload, f.Step, v.machine()) {
 				add(WorkloadRestKey(p))
 			}
@@ -66,6 +73,12 @@ func (v *visit) restCulprit(ctx context.Context, f v1alpha1.Failure) {
 		}
 	case v1alpha1.CulpritNone:
 	}
+}
+
+// strikes reports a failure that can be the model's fault. One that has served was brought down by its machine, and so
+// was a price.
+func (v *visit) strikes(f v1alpha1.Failure) bool {
+	return !v.served() && f.Step != "Purchase" && f.Reason != v1alpha1.ReasonOverPriced
 }
 
 // rented is the offer behind the claim's attempt, as far as the claim remembers it.

@@ -50,6 +50,11 @@ func (v *visit) purchase(ctx context.Context) (next, error) {
 
 // buy spends the licence once: check it uncached, pick the cheapest offer in it, record the intent, ask the provider.
 func (v *visit) buy(ctx context.Context, token string, number int32) (next, error) {
+	if err := v.Recall(ctx); err != nil {
+		v.set(v1alpha1.ConditionInstanceCreated, metav1.ConditionFalse, v1alpha1.ReasonLedgerUnavailable,
+			"nothing is bought while the ledger cannot be read: "+err.Error())
+		return waitFor(v.Timing.BootPoll), nil
+	}
 	ceiling, n, err := v.licence(ctx)
 	if err != nil || n.stop || v.claim.Status.Failure != nil {
 		return n, err
@@ -69,6 +74,14 @@ func (v *visit) buy(ctx context.Context, token string, number int32) (next, erro
 	if err != nil {
 		v.fail("Boot", v1alpha1.ReasonInvalidRequest, v1alpha1.CulpritPool, "boot data: "+err.Error())
 		return proceed(), nil
+	}
+	// Asked again: the search may have taken long, and a ceiling that was lowered meanwhile stops buying at once.
+	ceiling, n, err = v.licence(ctx)
+	if err != nil || n.stop || v.claim.Status.Failure != nil {
+		return n, err
+	}
+	if ceiling.Less(pick.offer.Price) {
+		return waitFor(v.Timing.BootPoll / 10), nil
 	}
 	if n, err := v.intend(ctx, pick, token, number); err != nil || n.stop {
 		return n, err

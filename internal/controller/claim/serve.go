@@ -182,10 +182,16 @@ func (v *visit) publish(ctx context.Context) (next, error) {
 	v.set(v1alpha1.ConditionEndpointPublished, metav1.ConditionTrue, v1alpha1.ReasonPublished, "the gateway routes to "+v.claim.Status.Endpoint)
 	v.set(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonServing, "serving "+strings.Join(v.modelNames(), ", "))
 	v.reach(ctx, stepReady, "")
+	var m memory
 	for _, p := range v.claim.Spec.Placements {
-		v.Strikes.Clear(p.Workload)
-		v.Rests.Forgive(WorkloadRestKey(p))
+		if v.Strikes.Clear(p.Workload) {
+			m.Served = append(m.Served, p.Workload)
+		}
+		if k := WorkloadRestKey(p); v.Rests.Forgive(k) {
+			m.Forgiven = append(m.Forgiven, k)
+		}
 	}
+	v.remember(ctx, m)
 	return proceed(), nil
 }
 

@@ -24,13 +24,15 @@ func (s *Strikes) Strike(workload, step, machine string) bool {
 	return ok && before != machine
 }
 
-// Clear forgets a workload that came to serve.
-func (s *Strikes) Clear(workload string) {
+// Clear forgets a workload that came to serve, and reports whether there was anything to forget.
+func (s *Strikes) Clear(workload string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	before := len(s.last)
 	for k := range s.last {
 		if k.workload == workload {
 			delete(s.last, k)
 		}
 	}
+	return len(s.last) < before
 }

@@ -2,6 +2,7 @@ package claim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -124,7 +126,8 @@ func (v *visit) fail(stepName, reason string, culprit v1alpha1.Culprit, message 
 }
 
 // persist writes the status if it changed. The phase is derived here and nowhere else. A conflict with the disruption
-// controller, which owns Idle and demandEndedAt, is resolved by taking its fields; anything else of ours stands.
+// controller, which owns Idle and demandEndedAt, is resolved by taking its fields. Any other is an error: the copy that
+// this visit began with was old, or another leader has taken over, and what is known here is known from the past.
 func (v *visit) persist(ctx context.Context) error {
 	for range 5 {
 		v.claim.Status.Phase = phaseOf(v.claim)
@@ -157,11 +160,15 @@ func (v *visit) persistExclusive(ctx context.Context) error {
 	return nil
 }
 
-// rebase puts our status on top of the newest object.
+// rebase puts our status on top of the newest object, unless somebody else has written what is ours to write.
 func (v *visit) rebase(ctx context.Context) error {
 	fresh := &v1alpha1.GPUNodeClaim{}
 	if err := v.Reader.Get(ctx, client.ObjectKeyFromObject(v.claim), fresh); err != nil {
 		return err
+	}
+	if fresh.UID != v.claim.UID || !v1alpha1.Equal(ourPart(fresh), ourPart(v.base)) {
+		return apierrors.NewConflict(schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "gpunodeclaims"},
+			fresh.Name, errors.New("written by another leader, or read from an old cache"))
 	}
 	ours := v.claim.Status.DeepCopy()
 	ours.DemandEndedAt = fresh.Status.DemandEndedAt
@@ -171,6 +178,14 @@ func (v *visit) rebase(ctx context.Context) error {
 	v.base, v.claim = fresh, fresh.DeepCopy()
 	v.claim.Status = *ours
 	return nil
+}
+
+// ourPart is the status without what the disruption controller writes.
+func ourPart(c *v1alpha1.GPUNodeClaim) v1alpha1.GPUNodeClaimStatus {
+	s := c.Status.DeepCopy()
+	s.DemandEndedAt = nil
+	meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionIdle)
+	return *s
 }
 
 // account opens the account that this claim bought or will buy from.

@@ -2,12 +2,10 @@ package provisioning
 
 import (
 	"context"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -85,40 +83,4 @@ func (r *Reconciler) createClaim(ctx context.Context, p planner.Purchase) error 
 	}
 	r.Events.Eventf(claim, nil, corev1.EventTypeNormal, v1alpha1.ReasonPlanned, "Plan", "%s", p.Reason)
 	return nil
-}
-
-// purchases are the instances bought lately, by workload and claim, for the bound on purchases per hour. They are read
-// off the claims, so that a claim that bought nothing does not count.
-type purchases map[string]map[types.UID]time.Time
-
-// see counts a claim once it has an instance.
-func (p *purchases) see(c *v1alpha1.GPUNodeClaim) {
-	a := c.Status.Attempt
-	if a == nil || a.Outcome != v1alpha1.AttemptCreated {
-		return
-	}
-	if *p == nil {
-		*p = purchases{}
-	}
-	for _, pl := range c.Spec.Placements {
-		if (*p)[pl.Workload] == nil {
-			(*p)[pl.Workload] = map[types.UID]time.Time{}
-		}
-		(*p)[pl.Workload][c.UID] = a.WrittenAt.Time
-	}
-}
-
-// since drops what is older and returns the times of the rest.
-func (p purchases) since(t time.Time) map[string][]time.Time {
-	out := map[string][]time.Time{}
-	for w, claims := range p {
-		for uid, at := range claims {
-			if at.Before(t) {
-				delete(claims, uid)
-				continue
-			}
-			out[w] = append(out[w], at)
-		}
-	}
-	return out
 }

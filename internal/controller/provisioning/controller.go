@@ -47,6 +47,11 @@ type Reconciler struct {
 	Replan time.Duration
 	// SearchTimeout bounds the wait for the slowest provider: the others' offers are not held up for longer.
 	SearchTimeout time.Duration
+	// OrphanAge is how long a reservation waits for its claim to be made.
+	OrphanAge time.Duration
+	// History tells what was bought within the last hour, and Recall fills Rests, by processes before this one.
+	History History
+	Recall  func(ctx context.Context) error
 
 	state
 }
@@ -97,6 +102,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	}
 	if err := r.tell(ctx, w, plan); err != nil {
 		return reconcile.Result{}, err
+	}
+	if due, ok := w.orphanDue(r.Clock.Now(), r.OrphanAge); ok && (wait == 0 || due < wait) {
+		wait = due
 	}
 	return reconcile.Result{RequeueAfter: wait}, nil
 }

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
@@ -56,9 +57,15 @@ func (r *Reconciler) observe(ctx context.Context) (*world, error) {
 			w.pods = append(w.pods, &pods.Items[i])
 		}
 	}
-	for _, c := range w.claims {
-		r.purchases.see(c)
+	for _, recall := range []func() error{
+		func() error { return r.purchases.recall(ctx, r.History, r.Clock.Now().Add(-time.Hour)) },
+		func() error { return r.Recall(ctx) },
+	} {
+		if err := recall(); err != nil {
+			log.FromContext(ctx).Error(err, "what was bought and failed before is not known")
+		}
 	}
+	r.purchases.see(w.pools, w.claims)
 	w.demand = demand.Workloads(demand.Input{Pods: w.pods, ReplicaSets: pointers(sets.Items), Pools: w.pools, Options: r.Demand})
 	return w, nil
 }
@@ -95,9 +102,12 @@ func (r *Reconciler) tidy(ctx context.Context, w *world) (bool, error) {
 	now := r.Clock.Now()
 	for _, cached := range w.pools {
 		pool := cached.DeepCopy()
-		missing := reserve.Missing(pool, w.claims)
+		missing, err := r.stillHeld(ctx, pool, w.claims)
+		if err != nil {
+			return false, err
+		}
 		reserve.Restore(pool, missing)
-		dropped := reserve.DropOrphans(pool, now, func(name string) bool {
+		dropped := reserve.DropOrphans(pool, now, r.OrphanAge, func(name string) bool {
 			err := r.Reader.Get(ctx, client.ObjectKey{Name: name}, &v1alpha1.GPUNodeClaim{})
 			return !apierrors.IsNotFound(err)
 		})
@@ -114,6 +124,45 @@ func (r *Reconciler) tidy(ctx context.Context, w *world) (bool, error) {
 		return true, nil
 	}
 	return false, nil
+}
+
+// stillHeld are the reservations that are missing by the cached claims and by the claims as they are now. A claim's end
+// releases its reservation and then lets the claim go; a cache that has seen only the first would bring it back.
+func (r *Reconciler) stillHeld(ctx context.Context, pool *v1alpha1.GPUNodePool, claims []*v1alpha1.GPUNodeClaim) ([]v1alpha1.Reservation, error) {
+	var fresh []*v1alpha1.GPUNodeClaim
+	for _, m := range reserve.Missing(pool, claims) {
+		c := &v1alpha1.GPUNodeClaim{}
+		if err := r.Reader.Get(ctx, client.ObjectKey{Name: m.Claim}, c); apierrors.IsNotFound(err) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		fresh = append(fresh, c)
+	}
+	return reserve.Missing(pool, fresh), nil
+}
+
+// orphanDue is how long until the first reservation without a claim may be dropped, and whether there is one: nothing
+// else would lead back here for it.
+func (w *world) orphanDue(now time.Time, age time.Duration) (time.Duration, bool) {
+	claims := map[string]bool{}
+	for _, c := range w.claims {
+		claims[c.Name] = true
+	}
+	due, found := time.Duration(0), false
+	for _, p := range w.pools {
+		for _, r := range p.Status.Reservations {
+			// A second more than needed: times in the API are whole seconds.
+			left := max(r.Since.Add(age).Sub(now), 0) + time.Second
+			if _, _, surplus := reserve.SurplusOf(r); surplus {
+				continue
+			}
+			if !claims[r.Claim] && (!found || left < due) {
+				due, found = left, true
+			}
+		}
+	}
+	return due, found
 }
 
 func ignoreConflict(err error) error {

@@ -3,9 +3,11 @@ package provisioning
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,20 +38,36 @@ type podNote struct {
 // repeatAfter bounds how often a pod is told the same reason in other words.
 const repeatAfter = time.Minute
 
+// tellers is how many pods are told at once: a herd that has to be told that there is no room for it must not hold up
+// the next plan for as long as that many round trips take one after the other.
+const tellers = 16
+
 // tell writes the condition gpuscale.io/Served of every pod that asks.
 func (r *Reconciler) tell(ctx context.Context, w *world, plan planner.Plan) error {
 	verdicts := w.verdicts(plan)
-	live := map[types.UID]podNote{}
-	for _, pod := range w.pods {
+	notes, errs := make([]podNote, len(w.pods)), make([]error, len(w.pods))
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, tellers)
+	for i, pod := range w.pods {
 		v, ok := verdicts[pod.UID]
 		if !ok {
 			continue
 		}
-		note, err := r.tellPod(ctx, pod, v)
-		if err != nil {
-			return err
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			notes[i], errs[i] = r.tellPod(ctx, pod, v)
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	live := map[types.UID]podNote{}
+	for i, pod := range w.pods {
+		if _, ok := verdicts[pod.UID]; ok {
+			live[pod.UID] = notes[i]
 		}
-		live[pod.UID] = note
 	}
 	r.written = live
 	r.remark(w)

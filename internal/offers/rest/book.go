@@ -91,11 +91,13 @@ func (b *Book) FailFor(k Key, atLeast time.Duration, reason, message string, now
 	return r
 }
 
-// Forgive ends the rest of k, if it rests, and forgets its failures.
-func (b *Book) Forgive(k Key) {
+// Forgive ends the rest of k, if it rests, and forgets its failures. It reports whether there was anything to forgive.
+func (b *Book) Forgive(k Key) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	_, had := b.rests[k]
 	delete(b.rests, k)
+	return had
 }
 
 // View is what rests at now. The view is the caller's and does not change.
