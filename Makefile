@@ -14,9 +14,10 @@ build: ## Build the commands into bin/.
 	go build -o bin/ ./cmd/...
 
 .PHONY: generate
-generate: ## Write deep copies and CRDs from the API types.
+generate: ## Write deep copies and CRDs from the API types, and the chart's copy of them.
 	$(CONTROLLER_GEN) object paths=./api/...
 	$(CONTROLLER_GEN) crd:allowDangerousTypes=false paths=./api/... output:crd:artifacts:config=config/crd
+	cp config/crd/*.yaml deploy/helm/gpuscale/crds/
 
 .PHONY: controlplane
 controlplane: ## Build the local Kubernetes once (some minutes) and print its folder.

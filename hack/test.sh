@@ -14,6 +14,11 @@ hack/controlplane.sh
 echo "== commands"
 go build -o bin/ ./cmd/...
 
+if [ $# -eq 0 ]; then
+	echo "== the chart"
+	(cd deploy/helm/test && go test .)
+fi
+
 echo "== go test -race"
 if [ $# -eq 0 ]; then set -- ./...; fi
 # -p 2: each package with a Kubernetes of its own takes half a GiB and most of a core.
