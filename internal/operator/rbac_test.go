@@ -241,6 +241,7 @@ const streamed = "informers list where the API server cannot stream the first li
 // unseen are rights that this test does not come to use, with the reason why they are there.
 var unseen = map[string]string{
 	"gpuscale: update /secrets gpuscale-gateway-client": "the gateway's certificate is renewed after 45 days",
+	"gpuscale: patch events.k8s.io/events":              "an event that repeats is counted on the first one; here none may",
 	"gpuscale: list gpuscale.io/gpunodepools":           streamed,
 	"gpuscale: list gpuscale.io/gpunodeclaims":          streamed,
 	"gpuscale: list /pods":                              streamed,
