@@ -116,6 +116,9 @@ func (r *Reconciler) tellPod(ctx context.Context, pod *corev1.Pod, v verdict) (p
 		v.message = "was served and is not now: " + v.message
 		v.reason = v1alpha1.PodReasonLost
 	}
+	if v.message == waitingForWindow && slices.Contains(unmetReasons, last.reason) {
+		return last, nil // what kept it from being served says more, and a herd would be told twice
+	}
 	turned := old == nil || last.reason != v.reason || last.served != v.served
 	if !turned && (last.message == v.message || now.Sub(last.at) < repeatAfter) {
 		return last, nil
@@ -138,6 +141,12 @@ func (r *Reconciler) tellPod(ctx context.Context, pod *corev1.Pod, v verdict) (p
 	}
 	return podNote{v, now}, nil
 }
+
+// waitingForWindow is what a pod is told that nothing has been planned for yet.
+const waitingForWindow = "waiting for the batch window to close before buying"
+
+// unmetReasons are those of a plan that found nothing for a pod.
+var unmetReasons = []string{v1alpha1.PodReasonNoOffers, v1alpha1.PodReasonCeilingReached, v1alpha1.PodReasonResting, v1alpha1.PodReasonNoPool}
 
 // quiet are the reasons that are no cause for worry.
 var quiet = []string{v1alpha1.PodReasonPlanned, v1alpha1.PodReasonCreating, v1alpha1.PodReasonBooting}
@@ -259,5 +268,5 @@ func withoutClaim(wl demand.Workload, plan planner.Plan) verdict {
 			return verdict{reason: u.Reason, message: u.Message}
 		}
 	}
-	return verdict{reason: v1alpha1.PodReasonPlanned, message: "waiting for the batch window to close before buying"}
+	return verdict{reason: v1alpha1.PodReasonPlanned, message: waitingForWindow}
 }

@@ -359,9 +359,10 @@ func (l *life) audit(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// twice reports that a second instance for a token cannot be avoided: the provider hides the first for longer than it
-// declares, and has no key.
-func (r run) twice() bool { return r.habits.Lag > r.habits.ListLag && !r.habits.Key }
+// twice reports that a second instance cannot be avoided: the provider hides the first for longer than it declares. It is
+// bought under the same token or, where its offer is taken by the hidden one, by the next claim; with a key only the
+// latter can be. The sweep ends what no claim accounts for.
+func (r run) twice() bool { return r.habits.Lag > r.habits.ListLag }
 
 func (l *life) dump(ctx context.Context) string {
 	ctx = context.WithoutCancel(ctx)
