@@ -145,6 +145,12 @@ func restsUntil(o provider.Offer, account string, rests rest.View, now time.Time
 	return until, resting
 }
 
+// RestsUntil reports whether o is left alone at now, under any of its keys or its account's, and until when all of that
+// has ended. Judge asks it last; it is for those who judge once and ask about rests apart.
+func RestsUntil(o provider.Offer, account string, rests rest.View, now time.Time) (until time.Time, resting bool) {
+	return restsUntil(o, account, rests, now)
+}
+
 // offerKeys are all keys under which o may rest: its stable scopes, narrowest first, and before them its ID.
 func offerKeys(o provider.Offer) []rest.Key {
 	keys := make([]rest.Key, 0, len(o.RestKeys)+2)

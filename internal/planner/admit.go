@@ -47,7 +47,7 @@ func Refusal(pool *v1alpha1.GPUNodePool, w demand.Workload) string {
 	if req := pool.Spec.Requirements; req.GPUCount > 0 && w.GPUCount > int(req.GPUCount) {
 		return fmt.Sprintf("buys instances with %d GPUs (requirements.gpuCount); one replica spans %d", req.GPUCount, w.GPUCount)
 	}
-	if types := pool.Spec.Requirements.GPUTypes; len(types) > 0 && len(w.GPUTypes) > 0 && len(gpuNames(types, w.GPUTypes)) == 0 {
+	if types := pool.Spec.Requirements.GPUTypes; len(types) > 0 && len(w.GPUTypes) > 0 && !gpuShared(types, w.GPUTypes) {
 		return fmt.Sprintf("has no GPU of %s (requirements.gpuTypes has %s)", strings.Join(w.GPUTypes, ", "), strings.Join(types, ", "))
 	}
 	return ""
@@ -85,25 +85,7 @@ func capacityOf(e v1alpha1.ProviderSpec) provider.CapacityType {
 	return provider.CapacityType(e.CapacityType)
 }
 
-// gpuNames are the canonical names that every list which is not empty asks for. None asked: no names, meaning any.
-func gpuNames(lists ...[]string) []string {
-	var out []string
-	restricted := false
-	for _, name := range gpu.Names() {
-		in := true
-		for _, list := range lists {
-			if len(list) == 0 {
-				continue
-			}
-			restricted = true
-			in = in && slices.ContainsFunc(list, func(entry string) bool { return gpu.Matches(entry, name) })
-		}
-		if in {
-			out = append(out, string(name))
-		}
-	}
-	if !restricted {
-		return nil
-	}
-	return out
+// gpuShared reports whether some GPU is asked for by both lists.
+func gpuShared(a, b []string) bool {
+	return slices.ContainsFunc(gpu.Names(), func(n gpu.Name) bool { return matchesAny(a, n) && matchesAny(b, n) })
 }

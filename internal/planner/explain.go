@@ -2,6 +2,7 @@ package planner
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -60,15 +61,21 @@ func (u *Unmet) rest(what string, r rest.Rest) {
 	}
 }
 
-// explain says why the markets that were looked at yield nothing more. Pools that rest have had their say in unmet.
-func (p *planning) explain(w demand.Workload, found survey, allowed int, unmet *Unmet) {
-	resting := unmet.Message
+// explain says why the w-th workload gets nothing more. Pools that rest have had their say.
+func (p *planning) explain(d *draft, w int) Unmet {
+	wl := &p.workloads[w]
+	unmet := wl.unmet
+	unmet.Missing = d.missing[w]
+	if wl.shape == nil {
+		return unmet
+	}
+	found, resting := p.survey(wl.shape), unmet.Message
 	unmet.RetryAt = time.Time{}
 	switch {
-	case allowed == 0:
-		p.explainBound(w, unmet)
-	case len(found.candidates) > 0:
-		unmet.Reason, unmet.Message = v1alpha1.PodReasonCeilingReached, p.ceilings(found)
+	case d.bought[w] >= wl.allowance:
+		p.explainBound(wl.Key, &unmet)
+	case found.why.Kept() > 0:
+		unmet.Reason, unmet.Message = v1alpha1.PodReasonCeilingReached, d.ceilings(wl.shape)
 		if unmet.Message == "" {
 			unmet.Reason = v1alpha1.PodReasonNoOffers
 			unmet.Message = found.why.String() + "; what fits was taken for other replicas just now"
@@ -82,12 +89,13 @@ func (p *planning) explain(w demand.Workload, found survey, allowed int, unmet *
 		}
 	}
 	unmet.Message = joinNonEmpty("; ", append([]string{unmet.Message, resting}, found.silent...)...)
+	return unmet
 }
 
-func (p *planning) explainBound(w demand.Workload, unmet *Unmet) {
+func (p *planning) explainBound(key string, unmet *Unmet) {
 	// What this very plan bought counts from now.
 	first := p.snapshot.Now
-	if recent := p.recent(w.Key); len(recent) > 0 {
+	if recent := p.recent(key); len(recent) > 0 {
 		first = recent[0]
 	}
 	unmet.Reason = v1alpha1.PodReasonResting
@@ -97,45 +105,93 @@ func (p *planning) explainBound(w demand.Workload, unmet *Unmet) {
 }
 
 // ceilings says for each pool with a fitting offer which ceiling keeps it from buying the cheapest that is still to be
-// had; empty where no ceiling is in the way.
-func (p *planning) ceilings(found survey) string {
+// had, or the cheapest of those taken just now; empty where no ceiling is in the way.
+func (d *draft) ceilings(sh *shape) string {
+	var all []chance
+	for i := range sh.slots {
+		o := d.head(&sh.slots[i])
+		if o == nil {
+			o = &sh.slots[i].kind.fit[0]
+		}
+		all = append(all, chance{&sh.slots[i], o})
+	}
+	slices.SortFunc(all, func(a, b chance) int { return preferred(a.slot.kind, a.offer, b.slot.kind, b.offer) })
 	var parts []string
 	seen := map[string]bool{}
-	for _, c := range found.candidates {
-		why := p.reserved[c.pool.Name].forbids(c.pool, c.offer.GPUCount, c.offer.Price)
-		if why == "" || seen[c.pool.Name] {
-			continue
+	for _, c := range all {
+		pool := c.slot.kind.pool.Name
+		if why := d.affords(c.slot.kind, c.offer); why != "" && !seen[pool] {
+			seen[pool] = true
+			parts = append(parts, fmt.Sprintf("pool %s: %s", pool, why))
 		}
-		seen[c.pool.Name] = true
-		parts = append(parts, fmt.Sprintf("pool %s: %s", c.pool.Name, why))
 	}
 	return strings.Join(parts, "; ")
 }
 
-// reasonFor is why c was chosen: "cheapest of 31 fitting offers (214 seen: 180 over $0.50, 3 wrong GPU): RTX4090 ×1 at
-// $0.41/h in Sweden, spot".
-func reasonFor(c candidate, found survey) string {
-	choice := "cheapest"
-	if first := found.candidates[0]; first.offer.Price.Less(c.offer.Price) {
+// reasonFor is why an offer was chosen: "cheapest of 31 fitting offers (214 seen: 180 over $0.50, 3 wrong GPU): RTX4090
+// ×1 at $0.41/h in Sweden, spot". The offers counted are those that fit the first of several residents.
+func (p *planning) reasonFor(n *node, keys []string) string {
+	sh := p.shapeOf(n.residents[0])
+	found := p.survey(sh)
+	choice, o := "cheapest", n.offer
+	switch {
+	case len(keys) > 1:
+		choice = fmt.Sprintf("shared by %s: best", listed(keys))
+	case sh.alone.Less(o.Price):
 		choice = "cheapest within the ceilings"
 	}
-	others := found.why
-	others.Total -= len(found.candidates)
-	seen := ""
-	if others.Total > 0 {
-		_, list, _ := strings.Cut(others.String(), ": ")
-		seen = fmt.Sprintf(" (%d seen: %s)", found.why.Total, list)
+	where := string(o.Provider)
+	if o.Region != "" {
+		where += " in " + o.Region
 	}
+	return fmt.Sprintf("%s of %s: %s ×%d at $%s/h from %s, %s", choice, found.choice(), o.GPU, o.GPUCount, o.Price, where,
+		o.CapacityType)
+}
+
+// choice is what there was to choose from: "31 fitting offers (214 seen: 180 over $0.50, 3 wrong GPU)".
+func (s *survey) choice() string {
+	if s.words != "" {
+		return s.words
+	}
+	fits := s.why.Kept()
 	noun := "offers"
-	if len(found.candidates) == 1 {
+	if fits == 1 {
 		noun = "offer"
 	}
-	where := string(c.offer.Provider)
-	if c.offer.Region != "" {
-		where += " in " + c.offer.Region
+	s.words = fmt.Sprintf("%d fitting %s", fits, noun)
+	others := s.why
+	if others.Total -= fits; others.Total > 0 {
+		_, list, _ := strings.Cut(others.String(), ": ")
+		s.words += fmt.Sprintf(" (%d seen: %s)", s.why.Total, list)
 	}
-	return fmt.Sprintf("%s of %d fitting %s%s: %s ×%d at $%s/h from %s, %s", choice, len(found.candidates), noun, seen,
-		c.offer.GPU, c.offer.GPUCount, c.offer.Price, where, c.offer.CapacityType)
+	return s.words
+}
+
+// bindingReason says what room a replica gets.
+func bindingReason(n *node, s share) string {
+	part := "the whole of"
+	if s.fraction < wholeGPU {
+		part = fmt.Sprintf("%d.%d %% of each of", s.fraction/10, s.fraction%10)
+	}
+	return fmt.Sprintf("claim %s has room: %s %d of its %d GPUs, at no further cost", n.host.claim.Name, part, s.gpus, n.gpus)
+}
+
+// mostListed bounds the names in one line: an event holds a thousand characters.
+const mostListed = 400
+
+// listed names all workloads, as far as there is room.
+func listed(keys []string) string {
+	var b strings.Builder
+	for i, k := range keys {
+		if b.Len()+len(k) > mostListed && i > 0 {
+			return fmt.Sprintf("%s and %d more", b.String(), len(keys)-i)
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(k)
+	}
+	return b.String()
 }
 
 // clock is a time for people, in UTC as in an offer's explanation.

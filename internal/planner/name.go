@@ -40,26 +40,30 @@ func slug(key string) string {
 }
 
 // names are the claim names that are taken.
-type names map[string]bool
+type names struct {
+	taken map[string]bool
+	// from is the ordinal below which all of a workload's are taken.
+	from map[string]int
+}
 
 func takenNames(s Snapshot) names {
-	taken := names{}
+	n := names{taken: map[string]bool{}, from: map[string]int{}}
 	for _, c := range s.Claims {
-		taken[c.Name] = true
+		n.taken[c.Name] = true
 	}
 	for _, p := range s.Pools {
 		for _, r := range p.Status.Reservations {
-			taken[r.Claim] = true
+			n.taken[r.Claim] = true
 		}
 	}
-	return taken
+	return n
 }
 
 // next takes the lowest free ordinal of a workload. An ending claim keeps its name until it is gone.
 func (n names) next(workload string) string {
-	for ordinal := 0; ; ordinal++ {
-		if name := ClaimName(workload, ordinal); !n[name] {
-			n[name] = true
+	for ordinal := n.from[workload]; ; ordinal++ {
+		if name := ClaimName(workload, ordinal); !n.taken[name] {
+			n.taken[name], n.from[workload] = true, ordinal+1
 			return name
 		}
 	}

@@ -6,27 +6,35 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/demand"
-	"github.com/munhq/gpuscale/pkg/money"
-	"github.com/munhq/gpuscale/pkg/provider"
 )
 
-// wholeGPU is a placement's share of a GPU that it has for itself.
-const wholeGPU = 1000
-
-// planning is the state of one Make: the snapshot, and what the plan so far has promised.
+// planning is the state of one Make: the snapshot in a form that is quick to ask.
 type planning struct {
-	snapshot Snapshot
-	markets  map[marketKey]Market
-	covered  map[string]int
-	reserved map[string]Reserved
-	taken    names
-	// rented are offers of one machine that this plan has chosen: they cannot be had twice.
-	rented map[offerKey]bool
-	plan   Plan
+	snapshot  Snapshot
+	markets   map[marketKey]Market
+	pools     map[string]*v1alpha1.GPUNodePool
+	books     map[marketKey]*book
+	kinds     int
+	hosts     []*host
+	shapes    []*shape
+	byKey     map[string]*shape
+	workloads []lacking
+	reserved  map[string]Reserved
+	taken     names
+	plan      Plan
+}
+
+// lacking is a workload that lacks replicas.
+type lacking struct {
+	*demand.Workload
+	missing int
+	// allowance is how many instances it may still buy within the hour.
+	allowance int
+	// shape is nil where no pool pays for it now; unmet then says why.
+	shape *shape
+	unmet Unmet
 }
 
 type marketKey struct {
@@ -34,136 +42,113 @@ type marketKey struct {
 	entry int
 }
 
-type offerKey struct {
-	provider provider.Name
-	id       string
+// Missing says how many replicas each workload lacks, by workload key, in a plan's order and without looking for
+// anything: neither why nor whether it could be had. It is Make's own count, cheap enough for every change.
+func Missing(s Snapshot) []Unmet {
+	var out []Unmet
+	for _, w := range lackingIn(s) {
+		out = append(out, Unmet{Workload: w.Key, Missing: w.missing})
+	}
+	return out
 }
 
-// Make plans: every workload that lacks replicas gets purchases, as far as offers, ceilings and rests allow, and a line
-// that says why for those that it does not get. Each replica is a claim of its own.
+// Make plans: every workload that lacks replicas gets room on claims that have some, which costs nothing, and purchases,
+// as far as offers, ceilings and rests allow, and a line that says why for those that it does not get. Replicas of
+// several workloads share an instance where that is cheaper. Two replicas of one workload never do, nor does one whose
+// VRAM is not declared share a GPU.
+//
+// Where ceilings bind, a workload of higher priority, then one that has waited longer, goes first; within that the plan
+// costs least among those tried, and least of all for a handful of replicas.
 //
 // The plan is a function of the snapshot, whatever the order of its lists. Carried out in full, it leaves nothing to buy
-// for a second Make over the same markets.
+// or place for a second Make over the same markets.
 func Make(s Snapshot) Plan {
-	p := &planning{snapshot: s, markets: map[marketKey]Market{}, covered: covered(s), reserved: map[string]Reserved{},
-		taken: takenNames(s), rented: map[offerKey]bool{}}
-	for _, m := range s.Markets {
-		p.markets[marketKey{m.Pool, m.Entry}] = m
+	p := &planning{snapshot: s, workloads: lackingIn(s)}
+	if len(p.workloads) == 0 {
+		return p.plan
 	}
-	for _, pool := range s.Pools {
-		p.reserved[pool.Name] = ReservedIn(pool, s.Claims)
-	}
-	for _, w := range p.inOrder() {
-		p.meet(w)
-	}
-	slices.SortFunc(p.plan.Unmet, func(a, b Unmet) int { return strings.Compare(a.Workload, b.Workload) })
+	p.index()
+	p.emit(p.solve())
 	return p.plan
 }
 
-// inOrder are the workloads by priority, then by how long the first replica that is missing has been waited for.
-// Demand that is not a pod's comes before pods of its priority: there somebody waits for an answer.
-func (p *planning) inOrder() []demand.Workload {
-	ws := slices.Clone(p.snapshot.Workloads)
-	slices.SortFunc(ws, func(a, b demand.Workload) int {
+// lackingIn are the workloads that lack replicas by priority, then by how long the first that is missing has been waited
+// for. Demand that is not a pod's comes before pods of its priority: there somebody waits for an answer.
+func lackingIn(s Snapshot) []lacking {
+	has := covered(s)
+	var ws []lacking
+	for i := range s.Workloads {
+		w := &s.Workloads[i]
+		if n := w.Replicas - has[w.Key]; n > 0 {
+			ws = append(ws, lacking{Workload: w, missing: n, unmet: Unmet{Workload: w.Key}})
+		}
+	}
+	slices.SortFunc(ws, func(a, b lacking) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority),
-			a.UnmetSince(p.covered[a.Key]).Compare(b.UnmetSince(p.covered[b.Key])),
+			a.UnmetSince(has[a.Key]).Compare(b.UnmetSince(has[b.Key])),
 			strings.Compare(a.Key, b.Key))
 	})
 	return ws
 }
 
-// meet buys what one workload lacks, or says why not.
-func (p *planning) meet(w demand.Workload) {
-	missing := w.Replicas - p.covered[w.Key]
-	if missing <= 0 {
+// index sorts markets, claims and workloads by what they offer and ask.
+func (p *planning) index() {
+	s := p.snapshot
+	p.markets, p.books = map[marketKey]Market{}, map[marketKey]*book{}
+	p.pools, p.reserved = map[string]*v1alpha1.GPUNodePool{}, map[string]Reserved{}
+	p.byKey, p.taken, p.hosts = map[string]*shape{}, takenNames(s), hostsOf(s)
+	for _, pool := range s.Pools {
+		p.pools[pool.Name] = pool
+		p.reserved[pool.Name] = ReservedIn(pool, s.Claims)
+	}
+	for _, m := range s.Markets {
+		pool, key := p.pools[m.Pool], marketKey{m.Pool, m.Entry}
+		if _, twice := p.books[key]; twice || pool == nil || m.Entry >= len(pool.Spec.Providers) {
+			continue
+		}
+		p.markets[key] = m
+		p.books[key] = newBook(pool, m, s, p.kinds)
+		p.kinds += len(p.books[key].kinds)
+	}
+	for i := range p.workloads {
+		p.classify(&p.workloads[i])
+	}
+}
+
+// classify finds the shape of a workload, or why no pool pays for it.
+func (p *planning) classify(w *lacking) {
+	w.allowance = max(0, p.perHour()-len(p.recent(w.Key)))
+	pools, ok := p.mayBuy(*w.Workload, &w.unmet)
+	if !ok {
 		return
 	}
-	unmet := Unmet{Workload: w.Key}
-	pools, ok := p.mayBuy(w, &unmet)
-	if ok {
-		found := p.look(w, pools)
-		allowed := p.allowance(w)
-		for ; missing > 0 && allowed > 0; allowed-- {
-			c, ok := p.choose(found)
-			if !ok {
-				break
-			}
-			p.buy(w, c, found)
-			missing--
-		}
-		if missing > 0 {
-			p.explain(w, found, allowed, &unmet)
-		}
+	key := shapeKey(w.Workload, pools)
+	if p.byKey[key] == nil {
+		p.byKey[key] = p.newShape(w.Workload, pools)
+		p.shapes = append(p.shapes, p.byKey[key])
 	}
-	if missing > 0 {
-		unmet.Missing = missing
-		p.plan.Unmet = append(p.plan.Unmet, unmet)
-	}
+	w.shape = p.byKey[key]
 }
 
-// choose is the most preferred candidate that can still be had and that its pool's ceilings still admit.
-func (p *planning) choose(found survey) (candidate, bool) {
-	for _, c := range found.candidates {
-		if !p.rented[keyOf(c.offer)] && p.reserved[c.pool.Name].forbids(c.pool, c.offer.GPUCount, c.offer.Price) == "" {
-			return c, true
+func (p *planning) shapeOf(w int) *shape { return p.workloads[w].shape }
+
+// solve is the best of several drafts. The first is what priority alone would give; one that gives a workload less than
+// another does, where all before it get the same, is never better, however cheap it is.
+func (p *planning) solve() *draft {
+	best := p.newDraft()
+	best.sweep()
+	byColumn := p.newDraft()
+	byColumn.columns()
+	for _, d := range []*draft{byColumn, p.exact()} {
+		if d == nil {
+			continue
+		}
+		d.sweep()
+		if better(d, best) {
+			best = d
 		}
 	}
-	return candidate{}, false
-}
-
-// buy promises a candidate's price, and a margin for the time until the claim asks for it, out of its pool.
-func (p *planning) buy(w demand.Workload, c candidate, found survey) {
-	so := p.reserved[c.pool.Name]
-	amount := money.Min(c.offer.Price.MulFrac(reservePercent, 100), c.most, so.left(c.pool))
-	p.reserved[c.pool.Name] = so.plus(c.offer.GPUCount, amount)
-	if oneMachine(c.offer) {
-		p.rented[keyOf(c.offer)] = true
-	}
-	name := p.taken.next(w.Key)
-	p.plan.Purchases = append(p.plan.Purchases, Purchase{
-		Pool:        c.pool.Name,
-		PoolVersion: c.pool.ResourceVersion,
-		ClaimName:   name,
-		Spec:        p.spec(w, c, amount),
-		Reservation: v1alpha1.Reservation{Claim: name, DollarsPerHour: amount, GPUs: int32(c.offer.GPUCount),
-			Workloads: []string{w.Key}, Since: metav1.NewTime(p.snapshot.Now)},
-		Offer:  c.offer,
-		Reason: reasonFor(c, found),
-	})
-}
-
-// reservePercent of the offer's price is reserved: prices move between the plan and the purchase, and the next best
-// offer is rarely much dearer.
-const reservePercent = 110
-
-// spec is the licence for one replica of w: the shape of the chosen offer, from any of the pool's entries that w allows,
-// up to amount.
-func (p *planning) spec(w demand.Workload, c candidate, amount money.Dollars) v1alpha1.GPUNodeClaimSpec {
-	pool := c.pool.Spec.DeepCopy()
-	spec := v1alpha1.GPUNodeClaimSpec{Pool: c.pool.Name, Requirements: pool.Requirements, MaxPrice: amount,
-		Bootstrap: pool.Bootstrap}
-	for _, i := range entries(c.pool, w) {
-		spec.Providers = append(spec.Providers, pool.Providers[i])
-	}
-	spec.Requirements.GPUCount = int32(c.offer.GPUCount)
-	spec.Requirements.MinVRAM = max(pool.Requirements.MinVRAM, int32(w.VRAMGB))
-	spec.Requirements.GPUTypes = gpuNames(pool.Requirements.GPUTypes, w.GPUTypes)
-	gpus := cmp.Or(w.GPUCount, c.offer.GPUCount)
-	spec.Placements = []v1alpha1.Placement{{
-		Workload:    w.Key,
-		Source:      w.Source,
-		Args:        slices.Concat(demand.EngineArgs(pool.Bootstrap.Args, gpus), w.Args),
-		Form:        w.Form,
-		GPUs:        int32(gpus),
-		GPUFraction: wholeGPU,
-		Since:       metav1.NewTime(p.snapshot.Now),
-	}}
-	return spec
-}
-
-// allowance is how many instances w may still buy within the hour.
-func (p *planning) allowance(w demand.Workload) int {
-	return max(0, p.perHour()-len(p.recent(w.Key)))
+	return best
 }
 
 func (p *planning) perHour() int {

@@ -13,11 +13,14 @@ import (
 	"github.com/munhq/gpuscale/pkg/provider"
 )
 
-// say is a plan in short: "pool offer amount" for each purchase, "workload missing reason: message" for each unmet.
+// say is a plan in short: "workload goes on claim" for each binding, "pool offer amount" for each purchase, "workload missing reason: message" for each unmet.
 func say(p Plan) string {
 	var lines []string
+	for _, b := range p.Bindings {
+		lines = append(lines, fmt.Sprintf("%s goes on %s with %d×%d", b.Placement.Workload, b.Claim, b.Placement.GPUs, b.Placement.GPUFraction))
+	}
 	for _, b := range p.Purchases {
-		lines = append(lines, fmt.Sprintf("%s buys %s for %s at %s", b.Pool, b.Offer.ID, b.Reservation.Workloads[0], b.Reservation.DollarsPerHour))
+		lines = append(lines, fmt.Sprintf("%s buys %s for %s at %s", b.Pool, b.Offer.ID, strings.Join(b.Reservation.Workloads, "+"), b.Reservation.DollarsPerHour))
 	}
 	for _, u := range p.Unmet {
 		lines = append(lines, fmt.Sprintf("%s lacks %d: %s: %s", u.Workload, u.Missing, u.Reason, u.Message))
@@ -53,8 +56,8 @@ func TestWhatIsBought(t *testing.T) {
 			"p buys big for m at 0.50"},
 		"VRAM covered by two": {makeSnapshot(makePool("p")).wants(makeWorkload("m").vram(40, 0)).market("p", 0, cheap, pair, big),
 			"p buys pair for m at 0.495"},
-		"not more GPUs than cover it": {makeSnapshot(makePool("p")).wants(makeWorkload("m").vram(20, 0)).market("p", 0, dear, makeOffer("four", "RTX4090", 4, "0.10")),
-			"p buys dear for m at 0.50"},
+		"more GPUs than cover it where that is cheaper": {makeSnapshot(makePool("p")).wants(makeWorkload("m").vram(20, 0)).market("p", 0, dear, makeOffer("four", "RTX4090", 4, "0.10")),
+			"p buys four for m at 0.11"},
 		"the pool's GPU count": {makeSnapshot(makePool("p").gpuCount(2)).wants(makeWorkload("m")).market("p", 0, cheap, pair),
 			"p buys pair for m at 0.495"},
 		"the pool's VRAM": {makeSnapshot(makePool("p").minVRAM(80)).wants(makeWorkload("m")).market("p", 0, cheap, big),
@@ -102,7 +105,7 @@ func TestWhyNot(t *testing.T) {
 			want: "m lacks 1: NoOffers: 3 offers: 2 over $0.50, 1 wrong GPU (cheapest of those over the price: $0.62)"},
 		"the pods' price": {s: makeSnapshot(makePool("p")).wants(makeWorkload("m").maxPrice("0.20")).market("p", 0, cheap),
 			want: "m lacks 1: NoOffers: 1 offer: 1 over $0.20 (cheapest of those over the price: $0.40)"},
-		"too many GPUs": {s: makeSnapshot(makePool("p")).wants(makeWorkload("m").vram(24, 0)).market("p", 0, makeOffer("four", "RTX4090", 4, "0.10")),
+		"too few GPUs": {s: makeSnapshot(makePool("p")).wants(makeWorkload("m").vram(24, 2)).market("p", 0, makeOffer("one", "RTX4090", 1, "0.10")),
 			want: "m lacks 1: NoOffers: 1 offer: 1 wrong GPU count"},
 		"one machine for two": {s: makeSnapshot(makePool("p")).wants(makeWorkload("m"), makeWorkload("n")).market("p", 0, cheap, dear),
 			want: "p buys cheap for m at 0.44\nn lacks 1: NoOffers: 2 offers: 1 fit, 1 over $0.50; what fits was taken for other replicas just now"},

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"fmt"
+	"math/bits"
 	"math/rand"
 	"reflect"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/demand"
+	"github.com/munhq/gpuscale/internal/offers"
 	"github.com/munhq/gpuscale/internal/offers/rest"
 	"github.com/munhq/gpuscale/internal/reserve"
 	"github.com/munhq/gpuscale/pkg/gpu"
@@ -29,6 +31,7 @@ func TestPlanKeepsItsPromises(t *testing.T) {
 			rt.Fatal("the snapshot was changed")
 		}
 		checkPurchases(rt, s, plan)
+		checkBindings(rt, s, plan)
 		checkAccounted(rt, s, plan)
 
 		shuffled := shuffle(s, rapid.Int64().Draw(rt, "seed"))
@@ -36,8 +39,8 @@ func TestPlanKeepsItsPromises(t *testing.T) {
 			rt.Fatalf("the order of the input matters:\n%+v\n%+v", plan, again)
 		}
 		apply(rt, &s, plan, rapid.Bool().Draw(rt, "claims seen"))
-		if again := Make(s); len(again.Purchases) != 0 {
-			rt.Fatalf("bought twice: %s\nthen %s", say(plan), say(again))
+		if again := Make(s); len(again.Purchases)+len(again.Bindings) != 0 {
+			rt.Fatalf("done twice: %s\nthen %s", say(plan), say(again))
 		}
 	})
 }
@@ -49,21 +52,17 @@ func checkPurchases(rt *rapid.T, s Snapshot, plan Plan) {
 		names[c.Name] = true
 	}
 	for _, b := range plan.Purchases {
-		w, pool := workloadOf(s, b.Reservation.Workloads[0]), poolOf(s, b.Pool)
 		amount := b.Reservation.DollarsPerHour
 		if names[b.ClaimName] {
 			rt.Fatalf("name %s is taken", b.ClaimName)
 		}
 		names[b.ClaimName] = true
-		if oneMachine(b.Offer) && rented[keyOf(b.Offer)] {
+		if oneMachine(&b.Offer) && rented[keyOf(&b.Offer)] {
 			rt.Fatalf("one machine twice: %+v", b.Offer)
 		}
-		rented[keyOf(b.Offer)] = true
+		rented[keyOf(&b.Offer)] = true
 		if amount != b.Spec.MaxPrice || amount.Less(b.Offer.Price) {
 			rt.Fatalf("reserved %s for %s, licence %s", amount, b.Offer.Price, b.Spec.MaxPrice)
-		}
-		if w.MaxPrice != nil && w.MaxPrice.Less(amount) {
-			rt.Fatalf("%s above the pods' %s", amount, w.MaxPrice)
 		}
 		within := false
 		for _, e := range b.Spec.Providers {
@@ -72,21 +71,167 @@ func checkPurchases(rt *rapid.T, s Snapshot, plan Plan) {
 		if !within {
 			rt.Fatalf("%s above every entry's maximum or from nobody's: %+v", amount, b)
 		}
-		if why := Refusal(pool, w); why != "" || b.Reason == "" {
-			rt.Fatalf("pool %s %s", pool.Name, why)
-		}
-		if int(b.Spec.Requirements.GPUCount) != b.Offer.GPUCount || b.Offer.TotalVRAMGB() < w.VRAMGB ||
-			int(b.Spec.Placements[0].GPUs) > b.Offer.GPUCount {
+		if int(b.Spec.Requirements.GPUCount) != b.Offer.GPUCount || b.Reason == "" || !b.Spec.Placements[0].Since.Time.Equal(s.Now) {
 			rt.Fatalf("shape: %+v", b)
 		}
+		var keys []string
+		for _, pl := range b.Spec.Placements {
+			keys = append(keys, pl.Workload)
+			checkResident(rt, s, pl, poolOf(s, b.Pool), amount)
+			for _, e := range b.Spec.Providers {
+				if w := workloadOf(s, pl.Workload); w.Provider != "" && string(w.Provider) != e.Name || w.CapacityType != "" && string(w.CapacityType) != e.CapacityType {
+					rt.Fatalf("%s does not allow %s %s", pl.Workload, e.Name, e.CapacityType)
+				}
+			}
+		}
+		if !slices.Equal(keys, b.Reservation.Workloads) || b.ClaimName[:2] != keys[0] {
+			rt.Fatalf("placed %v, reserved %+v", keys, b.Reservation)
+		}
+		// The smallest instance that the licence admits, and the one that was planned with.
+		for _, each := range []int{int(b.Spec.Requirements.MinVRAM) / b.Offer.GPUCount, offers.NominalVRAMGB(b.Offer)} {
+			checkRoom(rt, s, b.Spec.Placements, b.Offer.GPUCount, each)
+		}
+		for _, name := range b.Spec.Requirements.GPUTypes {
+			checkTypes(rt, s, b.Spec.Placements, gpu.Name(name))
+		}
+		checkTypes(rt, s, b.Spec.Placements, b.Offer.GPU)
 	}
+}
+
+// checkResident: pool and price are what a replica's pods allow.
+func checkResident(rt *rapid.T, s Snapshot, pl v1alpha1.Placement, pool *v1alpha1.GPUNodePool, amount money.Dollars) {
+	w := workloadOf(s, pl.Workload)
+	if w.MaxPrice != nil && w.MaxPrice.Less(amount) {
+		rt.Fatalf("%s above the pods' %s", amount, w.MaxPrice)
+	}
+	if why := Refusal(pool, w); why != "" {
+		rt.Fatalf("pool %s %s", pool.Name, why)
+	}
+	if w.Pool != "" && w.Pool != pool.Name {
+		rt.Fatalf("%s is for pool %s, not %s", w.Key, w.Pool, pool.Name)
+	}
+}
+
+func checkTypes(rt *rapid.T, s Snapshot, all []v1alpha1.Placement, name gpu.Name) {
+	for _, pl := range all {
+		if w := workloadOf(s, pl.Workload); !matchesAny(w.GPUTypes, name) {
+			rt.Fatalf("%s on %s", w.Key, name)
+		}
+	}
+}
+
+// checkRoom: no model twice, every model has the VRAM that it declares, an engine's own apart, one that declares none
+// shares with nobody, and there is room for all.
+func checkRoom(rt *rapid.T, s Snapshot, all []v1alpha1.Placement, gpus, each int) {
+	seen := map[string]bool{}
+	var shares []share
+	for _, pl := range all {
+		if seen[pl.Workload] {
+			rt.Fatalf("%s twice on one instance", pl.Workload)
+		}
+		seen[pl.Workload] = true
+		shares = append(shares, share{int(pl.GPUs), int(pl.GPUFraction)})
+		if !pl.Since.Time.Equal(s.Now) {
+			continue // it was there before
+		}
+		w := workloadOf(s, pl.Workload)
+		if pl.GPUs < 1 || int(pl.GPUs) > gpus || w.GPUCount > 0 && int(pl.GPUs) != w.GPUCount || w.VRAMGB == 0 && pl.GPUFraction != 1000 {
+			rt.Fatalf("%+v of %d GPUs", pl, gpus)
+		}
+		whole := pl.GPUFraction == 1000 && int(pl.GPUs)*each >= w.VRAMGB
+		if engine := float64(each)*0.9*float64(pl.GPUFraction)/1000 - 1.5; !whole && engine*float64(pl.GPUs) < float64(w.VRAMGB)-1e-9 {
+			rt.Fatalf("%s has %f GB on each of %d GPUs, wants %d in all", pl.Workload, engine, pl.GPUs, w.VRAMGB)
+		}
+	}
+	if len(all) > 1 && !alwaysFits(shares, gpus) {
+		rt.Fatalf("the agent may run out of room: %+v on %d GPUs", shares, gpus)
+	}
+}
+
+// alwaysFits starts engines in every order, each on every set of GPUs that has room.
+func alwaysFits(shares []share, gpus int) bool {
+	load := make([]int, gpus)
+	var start func(left []share) bool
+	start = func(left []share) bool {
+		for i, s := range left {
+			others := append(slices.Clone(left[:i]), left[i+1:]...)
+			found := false
+			for set := range 1 << gpus {
+				var on []int
+				for g := range gpus {
+					if set>>g&1 == 1 && load[g]+s.fraction <= 1000 {
+						on = append(on, g)
+					}
+				}
+				if len(on) != s.gpus || bits.OnesCount(uint(set)) != s.gpus {
+					continue
+				}
+				found = true
+				for _, g := range on {
+					load[g] += s.fraction
+				}
+				ok := start(others)
+				for _, g := range on {
+					load[g] -= s.fraction
+				}
+				if !ok {
+					return false
+				}
+			}
+			if !found {
+				return false
+			}
+		}
+		return true
+	}
+	return start(shares)
+}
+
+// checkBindings: claims keep what they promised to everyone on them, before and after.
+func checkBindings(rt *rapid.T, s Snapshot, plan Plan) {
+	after := map[string][]v1alpha1.Placement{}
+	for _, b := range plan.Bindings {
+		c := claimOf(s, b.Claim)
+		if c == nil || !Serves(c) || b.Generation != c.Generation || b.UID != c.UID || b.Reason == "" {
+			rt.Fatalf("bound to %+v", b)
+		}
+		if after[b.Claim] == nil {
+			after[b.Claim] = slices.Clone(c.Spec.Placements)
+		}
+		after[b.Claim] = append(after[b.Claim], b.Placement)
+		amount := c.Spec.MaxPrice
+		checkResident(rt, s, b.Placement, poolOf(s, c.Spec.Pool), amount)
+		w := workloadOf(s, b.Placement.Workload)
+		if w.Provider != "" && string(w.Provider) != c.Spec.Providers[0].Name || w.CapacityType != "" && string(w.CapacityType) != c.Spec.Providers[0].CapacityType {
+			rt.Fatalf("%s does not allow %+v", w.Key, c.Spec.Providers)
+		}
+		checkTypes(rt, s, []v1alpha1.Placement{b.Placement}, "L40S")
+	}
+	for name, all := range after {
+		c := claimOf(s, name)
+		checkRoom(rt, s, all, int(c.Spec.Requirements.GPUCount), 48)
+	}
+}
+
+func claimOf(s Snapshot, name string) *v1alpha1.GPUNodeClaim {
+	for _, c := range s.Claims {
+		if c.Name == name {
+			return c
+		}
+	}
+	return nil
 }
 
 // checkAccounted: what a workload lacks is bought or explained.
 func checkAccounted(rt *rapid.T, s Snapshot, plan Plan) {
 	has := covered(s)
 	for _, b := range plan.Purchases {
-		has[b.Reservation.Workloads[0]]++
+		for _, key := range b.Reservation.Workloads {
+			has[key]++
+		}
+	}
+	for _, b := range plan.Bindings {
+		has[b.Placement.Workload]++
 	}
 	unmet := map[string]Unmet{}
 	for _, u := range plan.Unmet {
@@ -119,12 +264,18 @@ func apply(rt *rapid.T, s *Snapshot, plan Plan, claimsSeen bool) {
 			s.Claims = append(s.Claims, &v1alpha1.GPUNodeClaim{ObjectMeta: metav1.ObjectMeta{Name: b.ClaimName}, Spec: b.Spec})
 		}
 		for i := range s.Markets {
-			if oneMachine(b.Offer) {
-				s.Markets[i].Offers = slices.DeleteFunc(s.Markets[i].Offers, func(o provider.Offer) bool { return keyOf(o) == keyOf(b.Offer) })
+			if oneMachine(&b.Offer) {
+				s.Markets[i].Offers = slices.DeleteFunc(s.Markets[i].Offers, func(o provider.Offer) bool { return keyOf(&o) == keyOf(&b.Offer) })
 			}
 		}
-		key := b.Reservation.Workloads[0]
-		s.Purchases[key] = append(s.Purchases[key], s.Now)
+		for _, key := range b.Reservation.Workloads {
+			s.Purchases[key] = append(s.Purchases[key], s.Now)
+		}
+	}
+	for _, b := range plan.Bindings {
+		c := claimOf(*s, b.Claim)
+		c.Spec.Placements = append(c.Spec.Placements, b.Placement)
+		c.Generation++
 	}
 }
 
@@ -187,6 +338,13 @@ func drawSnapshot(rt *rapid.T) Snapshot {
 		key := drawKey.Draw(rt, "claim for")
 		name := ClaimName(key, i)
 		c := makeClaim(name, fmt.Sprint("p", rapid.IntRange(0, 3).Draw(rt, "claim of")), key)
+		c.Spec.Requirements = v1alpha1.Requirements{GPUCount: rapid.Int32Range(1, 3).Draw(rt, "claim's GPUs"), GPUTypes: []string{"L40S"}}
+		c.Spec.Requirements.MinVRAM = 48 * c.Spec.Requirements.GPUCount
+		c.Spec.Providers = []v1alpha1.ProviderSpec{{Name: drawWhere.Draw(rt, "claim at"), CapacityType: drawKind.Draw(rt, "claim's kind")}}
+		if c.Spec.Placements[0].GPUFraction = rapid.SampledFrom([]int32{300, 500, 1000}).Draw(rt, "share"); rapid.Bool().Draw(rt, "bought") {
+			c.Status.InstanceID, c.Status.Provider, c.Status.CapacityType = "i", c.Spec.Providers[0].Name, c.Spec.Providers[0].CapacityType
+			c.Status.GPU, c.Status.GPUCount, c.Status.VRAM = fmt.Sprintf("%d×L40S", c.Spec.Requirements.GPUCount), c.Spec.Requirements.GPUCount, 48
+		}
 		c.Status.Phase = rapid.SampledFrom([]v1alpha1.Phase{"", v1alpha1.PhasePending, v1alpha1.PhaseReady, v1alpha1.PhaseDraining}).Draw(rt, "phase")
 		if rapid.Bool().Draw(rt, "attempted") {
 			c.Status.Attempt = &v1alpha1.Attempt{Outcome: v1alpha1.AttemptOpen}
@@ -239,7 +397,7 @@ func drawPool(rt *rapid.T, s *Snapshot, name string) *v1alpha1.GPUNodePool {
 
 func drawWorkload(rt *rapid.T, key string) demand.Workload {
 	w := makeWorkload(key).pods(rapid.IntRange(0, 3).Draw(rt, "replicas")).priority(rapid.IntRange(0, 1).Draw(rt, "priority")).
-		vram(rapid.SampledFrom([]int{0, 20, 60}).Draw(rt, "VRAM"), rapid.IntRange(0, 2).Draw(rt, "GPUs"))
+		vram(rapid.SampledFrom([]int{0, 4, 9, 20, 60}).Draw(rt, "VRAM"), rapid.IntRange(0, 2).Draw(rt, "GPUs"))
 	if rapid.Bool().Draw(rt, "priced") {
 		w = w.maxPrice(cents(rapid.IntRange(1, 100).Draw(rt, "pods' price")).String())
 	}

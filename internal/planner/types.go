@@ -46,6 +46,8 @@ type Market struct {
 
 // Plan is what to do.
 type Plan struct {
+	// Bindings place replicas on claims that have room, by claim in the order in which they are filled.
+	Bindings []Binding
 	// Purchases in the order in which they were decided: by priority, then by who has waited longest.
 	Purchases []Purchase
 	// Unmet says why each workload that lacks replicas gets none now, by workload key.
@@ -57,7 +59,7 @@ type Purchase struct {
 	// Pool whose money is spent, at PoolVersion.
 	Pool        string
 	PoolVersion string
-	// ClaimName is derived from the workload's key and the replica's ordinal, so that a second planner that sees the
+	// ClaimName is derived from the first workload's key and the replica's ordinal, so that a second planner that sees the
 	// same demand meets AlreadyExists (see ClaimName).
 	ClaimName   string
 	Spec        v1alpha1.GPUNodeClaimSpec

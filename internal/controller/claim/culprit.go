@@ -52,7 +52,7 @@ func (v *visit) restCulprit(ctx context.Context, f v1alpha1.Failure) {
 		if v.claim.Status.Attempt != nil {
 			add(offers.NarrowKey(v.rented()))
 		}
-		for _, p := range v.claim.Spec.Placements {
+		for _, p := range v.suspects() {
 			if !v.strikes(f) {
 				continue
 			}
@@ -62,7 +62,7 @@ func (v *visit) restCulprit(ctx context.Context, f v1alpha1.Failure) {
 			}
 		}
 	case v1alpha1.CulpritWorkload:
-		for _, p := range v.claim.Spec.Placements {
+		for _, p := range v.suspects() {
 			add(WorkloadRestKey(p))
 		}
 	case v1alpha1.CulpritPool:
@@ -79,6 +79,22 @@ func (v *visit) restCulprit(ctx context.Context, f v1alpha1.Failure) {
 // was a price.
 func (v *visit) strikes(f v1alpha1.Failure) bool {
 	return !v.served() && f.Step != "Purchase" && f.Reason != v1alpha1.ReasonOverPriced
+}
+
+// suspects are the placements whose model failed, as far as the agent said; where none did, all.
+func (v *visit) suspects() []v1alpha1.Placement {
+	var failed []v1alpha1.Placement
+	for _, p := range v.claim.Spec.Placements {
+		for _, m := range v.claim.Status.Models {
+			if m.Name == p.Workload && m.State == v1alpha1.ModelFailed {
+				failed = append(failed, p)
+			}
+		}
+	}
+	if len(failed) == 0 {
+		return v.claim.Spec.Placements
+	}
+	return failed
 }
 
 // rented is the offer behind the claim's attempt, as far as the claim remembers it.

@@ -44,7 +44,7 @@ func (v *visit) silent(ctx context.Context, err error) next {
 	wrong := &workerclient.IdentityError{}
 	msg := err.Error()
 	switch {
-	case v.is(v1alpha1.ConditionModelLoaded):
+	case v.is(v1alpha1.ConditionModelLoaded) || v.is(v1alpha1.ConditionEndpointPublished):
 		v.set(v1alpha1.ConditionAgentConnected, metav1.ConditionFalse, v1alpha1.ReasonAgentUnreachable, msg)
 		v.set(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonAgentUnreachable, "the agent does not answer; the instance is kept")
 		return waitFor(v.Timing.ReadyPoll)
@@ -73,8 +73,15 @@ func (v *visit) load(ctx context.Context) (next, error) {
 	}
 	if v.agent.DesiredGeneration != v.claim.Generation {
 		if err := v.putModels(ctx); err != nil {
+			if v.is(v1alpha1.ConditionModelLoaded) {
+				v.log(ctx).Info("placements not given to the agent yet", "error", err.Error())
+				return v.pollBoot(), nil // what it serves it goes on serving
+			}
 			v.set(v1alpha1.ConditionModelLoaded, metav1.ConditionFalse, v1alpha1.ReasonLoading, "giving the agent its models: "+err.Error())
 			return v.loadOrLate(ctx)
+		}
+		if v.is(v1alpha1.ConditionModelLoaded) {
+			return v.pollBoot(), nil // its answer was the one before; those that serve go on
 		}
 		v.agent.Models = nil
 	}
@@ -85,11 +92,21 @@ func (v *visit) load(ctx context.Context) (next, error) {
 		if len(failed.LogTail) > 0 {
 			msg += "\n" + strings.Join(lastLines(failed.LogTail, 8), "\n")
 		}
+		if v.sharesWithOthers() && (v.served() || culpritOf(f.Exit) == v1alpha1.CulpritWorkload) {
+			return v.evict(ctx, *failed, msg)
+		}
 		v.set(v1alpha1.ConditionModelLoaded, metav1.ConditionFalse, v1alpha1.ReasonModelFailed, msg)
 		v.fail(f.Step, v1alpha1.ReasonModelFailed, culpritOf(f.Exit), msg)
 		return proceed(), nil
 	}
-	if waiting := v.notReady(); len(waiting) > 0 {
+	waiting := v.notReady()
+	if len(waiting) > 0 && len(waiting) < len(v.claim.Spec.Placements) && v.is(v1alpha1.ConditionEndpointPublished) &&
+		v.is(v1alpha1.ConditionModelLoaded) {
+		// One was placed here later, or starts again: the others serve, and their users see nothing of it.
+		v.set(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonServing, "serving; "+strings.Join(waiting, "; "))
+		return v.pollBoot(), nil
+	}
+	if len(waiting) > 0 {
 		v.set(v1alpha1.ConditionModelLoaded, metav1.ConditionFalse, v1alpha1.ReasonLoading, strings.Join(waiting, "; "))
 		if v.is(v1alpha1.ConditionEndpointPublished) {
 			v.set(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNotServing, strings.Join(waiting, "; "))

@@ -6,23 +6,29 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
+	"github.com/munhq/gpuscale/internal/placement"
 	"github.com/munhq/gpuscale/internal/planner"
 	"github.com/munhq/gpuscale/internal/reserve"
 )
 
-// apply makes the plan's reservations, pool by pool, and then their claims. A pool that changed since it was planned
-// from discards that pool's part of the plan: it is planned again from what is there now. It reports whether anything
-// was reserved.
+// apply places what needs no purchase, and then makes the plan's reservations, pool by pool, and their claims. A claim
+// that changed since it was planned from discards the whole plan: demand that it meets by now would be bought for again.
+// A pool that changed discards that pool's part of the plan: it is planned again from what is there now. It reports
+// whether anything was reserved or placed.
 func (r *Reconciler) apply(ctx context.Context, plan planner.Plan) (bool, error) {
 	byPool := map[string][]planner.Purchase{}
 	for _, p := range plan.Purchases {
 		byPool[p.Pool] = append(byPool[p.Pool], p)
 	}
-	applied := false
+	applied := len(plan.Bindings) > 0
+	if stale, err := r.place(ctx, plan.Bindings); stale || err != nil {
+		return false, err
+	}
 	for name, purchases := range byPool {
 		ok, err := r.reserve(ctx, name, purchases)
 		if err != nil {
@@ -39,6 +45,41 @@ func (r *Reconciler) apply(ctx context.Context, plan planner.Plan) (bool, error)
 		}
 	}
 	return applied, nil
+}
+
+// place writes the plan's bindings and remembers what the cache has to show before anything is planned again.
+func (r *Reconciler) place(ctx context.Context, bindings []planner.Binding) (stale bool, err error) {
+	written, stale, err := placement.Applier{Client: r.Client, Reader: r.Reader}.Apply(ctx, bindings)
+	for _, c := range written {
+		if r.placed == nil {
+			r.placed = map[types.UID]int64{}
+		}
+		r.placed[c.UID] = c.Generation
+		for _, b := range bindings {
+			if b.Claim == c.Name {
+				r.Events.Eventf(c, nil, corev1.EventTypeNormal, v1alpha1.ReasonPlanned, "Place", "%s: %s", b.Placement.Workload, b.Reason)
+			}
+		}
+	}
+	if stale && err == nil {
+		log.FromContext(ctx).Info("a claim changed since it was planned from; planning again")
+	}
+	return stale, err
+}
+
+// behind reports whether the cache does not show yet what was placed: demand that is met would look unmet.
+func (r *Reconciler) behind(w *world) bool {
+	seen := map[types.UID]int64{}
+	for _, c := range w.claims {
+		seen[c.UID] = c.Generation
+	}
+	for uid, generation := range r.placed {
+		if g, ok := seen[uid]; ok && g < generation {
+			return true
+		}
+		delete(r.placed, uid) // shown, or gone
+	}
+	return false
 }
 
 // reserve writes all of one pool's reservations in one update under the version that was planned from.

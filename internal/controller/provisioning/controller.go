@@ -70,7 +70,12 @@ type state struct {
 	written     map[types.UID]podNote
 	// said are the remarks that were made about what still exists.
 	said map[string]bool
+	// placed are the generations of claims that replicas were placed on, until the cache shows them.
+	placed map[types.UID]int64
 }
+
+// catchUp is how soon the cache is looked at again when it is behind what was just written.
+const catchUp = 20 * time.Millisecond
 
 var everything = reconcile.Request{NamespacedName: types.NamespacedName{Name: "everything"}}
 
@@ -93,6 +98,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	if r.behind(w) {
+		return reconcile.Result{RequeueAfter: catchUp}, nil
+	}
 	if changed, err := r.tidy(ctx, w); err != nil || changed {
 		return reconcile.Result{RequeueAfter: time.Millisecond}, client.IgnoreNotFound(err)
 	}
@@ -113,8 +121,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 // changes).
 func (r *Reconciler) plan(ctx context.Context, w *world) (time.Duration, planner.Plan, error) {
 	now := r.Clock.Now()
-	missing := planner.Make(w.snapshot(now, nil, r)).Unmet // without a market nothing can be bought
-	if len(missing) == 0 {
+	if len(planner.Missing(w.snapshot(now, nil, r))) == 0 {
 		r.windowSince = time.Time{}
 		return 0, planner.Plan{}, nil
 	}

@@ -229,7 +229,10 @@ func rank(c *v1alpha1.GPUNodeClaim) int {
 
 func byClaim(c *v1alpha1.GPUNodeClaim, model string) verdict {
 	ready := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionReady)
+	loading, message := stillLoads(c, model)
 	switch {
+	case loading && c.Status.Phase == v1alpha1.PhaseReady:
+		return verdict{false, v1alpha1.PodReasonBooting, fmt.Sprintf("claim %s: %s", c.Name, message)}
 	case ready != nil && ready.Status == metav1.ConditionTrue:
 		return verdict{true, v1alpha1.PodReasonServed, fmt.Sprintf(
 			"claim %s serves it on %s at %s $/h; ask the gateway for model %q", c.Name, c.Status.GPU, c.Status.DollarsPerHour, model)}
@@ -245,6 +248,19 @@ func byClaim(c *v1alpha1.GPUNodeClaim, model string) verdict {
 	return verdict{false, v1alpha1.PodReasonPlanned, fmt.Sprintf("claim %s may spend up to %s $/h", c.Name, c.Spec.MaxPrice)}
 }
 
+// stillLoads reports that the claim serves and this model of its several does not yet: it was placed there later.
+func stillLoads(c *v1alpha1.GPUNodeClaim, model string) (bool, string) {
+	if len(c.Spec.Placements) < 2 {
+		return false, ""
+	}
+	for _, m := range c.Status.Models {
+		if m.Name == model {
+			return m.State != v1alpha1.ModelReady, strings.TrimSpace(fmt.Sprintf("%s %s", strings.ToLower(string(m.State)), m.Message))
+		}
+	}
+	return true, "placed, not started yet"
+}
+
 // latest is the message of the first of these conditions that is set.
 func latest(c *v1alpha1.GPUNodeClaim, types ...string) string {
 	for _, t := range types {
@@ -256,6 +272,11 @@ func latest(c *v1alpha1.GPUNodeClaim, types ...string) string {
 }
 
 func withoutClaim(wl demand.Workload, plan planner.Plan) verdict {
+	for _, b := range plan.Bindings {
+		if b.Placement.Workload == wl.Key {
+			return verdict{reason: v1alpha1.PodReasonPlanned, message: b.Reason}
+		}
+	}
 	for _, p := range plan.Purchases {
 		for _, pl := range p.Spec.Placements {
 			if pl.Workload == wl.Key {
