@@ -81,7 +81,7 @@ func newRoot(c *console) *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newDemo(c), newUp(c), newController(c), newGateway(c), newVersion(c))
+	root.AddCommand(newDemo(c), newUp(c), newController(c), newGateway(c), newCosts(c), newVersion(c))
 	return root
 }
 

@@ -39,17 +39,35 @@ func (l *Ledger) Update(ctx context.Context, in Instance) error {
 
 // Event adds a line to a token's history. A second one with the same token, time (to the microsecond) and kind changes
 // nothing. Messages are cut at 4 KB. Token, At and Kind are required.
-func (l *Ledger) Event(ctx context.Context, e Event) error {
-	if e.Token == "" || e.At.IsZero() || e.Kind == "" {
-		return errors.New("ledger: event without token, time or kind")
+func (l *Ledger) Event(ctx context.Context, e Event) error { return l.Note(ctx, e) }
+
+// Note is Event for several lines, all or none of which are written.
+func (l *Ledger) Note(ctx context.Context, events ...Event) error {
+	for _, e := range events {
+		if e.Token == "" || e.At.IsZero() || e.Kind == "" {
+			return errors.New("ledger: event without token, time or kind")
+		}
 	}
+	if len(events) == 0 {
+		return nil
+	}
+	token := events[0].Token
 	if err := l.ensure(ctx); err != nil {
-		return l.explain("event of", e.Token, err)
+		return l.explain("event of", token, err)
 	}
 	ctx, cancel := l.bounded(ctx)
 	defer cancel()
-	_, err := l.write.ExecContext(ctx, insertEvent, e.Token, e.At.UnixMicro(), clean(e.Kind), clean(e.Message))
-	return l.explain("event of", e.Token, err)
+	tx, err := l.write.BeginTx(ctx, nil)
+	if err != nil {
+		return l.explain("event of", token, err)
+	}
+	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing, and before it another error is on its way
+	for _, e := range events {
+		if _, err := tx.ExecContext(ctx, insertEvent, e.Token, e.At.UnixMicro(), clean(e.Kind), clean(e.Message)); err != nil {
+			return l.explain("event of", token, err)
+		}
+	}
+	return l.explain("event of", token, tx.Commit())
 }
 
 // put writes a row with its rate and shares in one transaction.

@@ -24,6 +24,7 @@ import (
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/agentapi"
+	"github.com/munhq/gpuscale/internal/billing"
 	"github.com/munhq/gpuscale/internal/controller/claim"
 	"github.com/munhq/gpuscale/internal/controller/disruption"
 	"github.com/munhq/gpuscale/internal/controller/pool"
@@ -72,6 +73,8 @@ type Config struct {
 	AllGPUPods bool
 	// Timing of the claim controller; the zero value is claim.DefaultTiming.
 	Timing claim.Timing
+	// BillEvery is how often providers are asked what ended rentals cost; 0 is billing.DefaultEvery.
+	BillEvery time.Duration
 	// Sweep are the sweep's intervals and bounds; the zero value is sweep.DefaultTiming.
 	Sweep sweep.Timing
 	// OrphanAge is how long a reservation waits for its claim; 0 is reserve.OrphanAge.
@@ -98,14 +101,20 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Timing == (claim.Timing{}) {
 		cfg.Timing = claim.DefaultTiming()
 	}
+	if cfg.BillEvery == 0 {
+		cfg.BillEvery = billing.DefaultEvery
+	}
 	if cfg.Sweep == (sweep.Timing{}) {
 		cfg.Sweep = sweep.DefaultTiming()
 	}
 	cfg.Rest = paced(cfg.Rest)
 	ctx = ctrl.LoggerInto(ctx, cfg.Log)
-	led, err := ledger.Open(ctx, cfg.LedgerURL)
+	led, away, err := ledger.Attach(ctx, cfg.LedgerURL)
 	if err != nil {
-		return fmt.Errorf("ledger: %w", err)
+		return err
+	}
+	if away != nil {
+		cfg.Log.Error(away, "the ledger is away: nothing is bought until it is back")
 	}
 	defer func() {
 		if cerr := led.Close(); cerr != nil {
@@ -242,5 +251,6 @@ func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Ide
 			return err
 		}
 	}
-	return nil
+	return mgr.Add(&billing.Reader{Ledger: led, Accounts: accounts.All, Clock: cfg.Clock, Every: cfg.BillEvery,
+		Log: cfg.Log.WithName("billing")})
 }

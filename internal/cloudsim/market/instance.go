@@ -122,6 +122,9 @@ type Instance struct {
 	GPURate     Nano `json:"gpuRate"`
 	StorageRate Nano `json:"storageRate"`
 	Spent       Nano `json:"spent"`
+	// GPUSpent and StorageSpent are what Spent consists of.
+	GPUSpent     Nano `json:"gpuSpent"`
+	StorageSpent Nano `json:"storageSpent"`
 
 	Image   string   `json:"image,omitempty"`
 	Command []string `json:"-"`
@@ -160,6 +163,7 @@ func (r *rental) committed() Nano { return r.GPURate + r.StorageRate }
 
 func (r *rental) snapshot(now time.Time) Instance {
 	in := r.Instance
-	in.Spent = r.gpu.upTo(now) + r.storage.upTo(now)
+	in.GPUSpent, in.StorageSpent = r.gpu.upTo(now), r.storage.upTo(now)
+	in.Spent = in.GPUSpent + in.StorageSpent
 	return in
 }

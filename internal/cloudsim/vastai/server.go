@@ -112,6 +112,7 @@ func (s *Server) routes() {
 		"PUT /api/v0/instances/reboot/{id}/{$}":       {name: "reboot", op: market.OpUpdate, pause: sec, serve: s.reboot},
 		"PUT /api/v0/instances/bid_price/{id}/{$}":    {name: "bid", op: market.OpUpdate, pause: 5500 * time.Millisecond, serve: s.changeBid},
 		"PUT /api/v0/instances/request_logs/{id}/{$}": {name: "logs", op: market.OpLogs, pause: sec, serve: s.requestLogs},
+		"GET /api/v0/charges/{$}":                     {name: "charges", op: market.OpAccount, pause: sec, serve: s.charges},
 		"GET /api/v0/users/current/{$}":               {name: "user", op: market.OpAccount, pause: sec, serve: s.user},
 	} {
 		s.mux.Handle(pattern, s.guard(e))

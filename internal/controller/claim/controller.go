@@ -8,6 +8,7 @@ package claim
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +17,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
@@ -45,7 +47,8 @@ type Workers interface {
 type Ledger interface {
 	Intend(ctx context.Context, in ledger.Instance) error
 	Update(ctx context.Context, in ledger.Instance) error
-	Event(ctx context.Context, e ledger.Event) error
+	Abandon(ctx context.Context, token string) error
+	Note(ctx context.Context, events ...ledger.Event) error
 }
 
 // BootMaker renders what an instance runs first.
@@ -99,6 +102,8 @@ type Reconciler struct {
 	Clock        clock.Clock
 	Timing       Timing
 	Installation string
+
+	books books
 }
 
 // SetupWithManager registers the controller.
@@ -138,6 +143,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if perr := v.persist(ctx); perr != nil && err == nil {
 		err = perr
 	}
+	if v.bookLater(ctx) {
+		n.after = sooner(n.after, v.Timing.DestroyRetry)
+	}
 	if apierrors.IsConflict(err) {
 		// Someone wrote the claim since it was read: nothing is wrong, the next look sees both.
 		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil
@@ -146,6 +154,27 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	return n.result(), nil
+}
+
+// bookLater writes what the visit has found to the ledger and reports whether that has to be tried again. A claim that
+// was let go has been written before.
+func (v *visit) bookLater(ctx context.Context) bool {
+	if !controllerutil.ContainsFinalizer(v.claim, v1alpha1.Finalizer) {
+		return false
+	}
+	err := v.book(ctx)
+	if err != nil && !errors.Is(err, errLedgerRests) {
+		v.log(ctx).Error(err, "ledger not written, it is tried again", "token", v.claim.Status.Attempt.Token)
+	}
+	return err != nil
+}
+
+// sooner is the shorter of two waits, of which 0 is none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 {
+		return b
+	}
+	return min(a, b)
 }
 
 // step is one stage of a claim's life.

@@ -2,6 +2,7 @@ package claim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -11,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
-	"github.com/munhq/gpuscale/internal/ledger"
 	"github.com/munhq/gpuscale/internal/metrics"
 	"github.com/munhq/gpuscale/internal/reserve"
 	"github.com/munhq/gpuscale/pkg/money"
@@ -29,7 +29,7 @@ func (v *visit) settleAttempt(ctx context.Context) (next, error) {
 		v.claim.Status.DrainStartedAt = &now
 		reason := v.endReason()
 		v.set(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonDraining, "the claim ends: "+reason)
-		v.reach(ctx, "Draining", reason)
+		v.reach("Draining", reason)
 		// Written at once: the gateway stops sending here when it sees the phase.
 		if err := v.persist(ctx); err != nil {
 			return halt(), err
@@ -85,7 +85,7 @@ func (v *visit) drain(ctx context.Context) (next, error) {
 	busy, err := v.askToDrain(ctx)
 	if err == nil && busy == 0 {
 		v.set(v1alpha1.ConditionDrained, metav1.ConditionTrue, v1alpha1.ReasonDrained, "no request is running and none is accepted")
-		v.reach(ctx, "Drained", "")
+		v.reach("Drained", "")
 		return proceed(), nil
 	}
 	if v.now().After(deadline) {
@@ -160,7 +160,7 @@ func (v *visit) destroy(ctx context.Context) (next, error) {
 	}
 	v.set(v1alpha1.ConditionInstanceGone, metav1.ConditionFalse, v1alpha1.ReasonDestroying,
 		fmt.Sprintf("instance %s: asked %s to end the rental", v.claim.Status.InstanceID, v.claim.Status.Provider))
-	v.reach(ctx, "DestroyAsked", "")
+	v.reach(stepDestroyAsked, "")
 	return proceed(), nil
 }
 
@@ -224,23 +224,22 @@ func (v *visit) confirmGone(ctx context.Context) (next, error) {
 	}
 	v.set(v1alpha1.ConditionInstanceGone, metav1.ConditionTrue, v1alpha1.ReasonGone,
 		fmt.Sprintf("%s does not know instance %s, asked twice", v.claim.Status.Provider, v.claim.Status.InstanceID))
-	v.reach(ctx, "Gone", "")
+	v.reach(stepGone, "")
 	return proceed(), nil
 }
 
 // close writes the end everywhere, in the order in which a crash does no harm: Terminated on the claim, the ledger, the
 // reservation, and last the finalizer.
 func (v *visit) close(ctx context.Context) (next, error) {
-	record := v.record()
 	v.claim.Status.DollarsPerHour = &money.Dollars{}
 	if err := v.persist(ctx); err != nil {
 		return halt(), err
 	}
-	if record.Token != "" {
-		if err := v.Ledger.Update(ctx, record); err != nil {
-			v.event(corev1.EventTypeWarning, v1alpha1.ReasonLedgerUnavailable, err.Error())
-			return waitFor(v.Timing.DestroyRetry), nil
+	if err := v.closeBooks(ctx); err != nil {
+		if !errors.Is(err, errLedgerRests) {
+			v.event(corev1.EventTypeWarning, v1alpha1.ReasonLedgerUnavailable, "kept until the ledger has it: "+err.Error())
 		}
+		return waitFor(v.Timing.DestroyRetry), nil
 	}
 	if err := v.editPool(ctx, func(p *v1alpha1.GPUNodePool) bool { return reserve.Release(p, v.claim.Name) }); err != nil {
 		return halt(), err
@@ -250,7 +249,19 @@ func (v *visit) close(ctx context.Context) (next, error) {
 	controllerutil.RemoveFinalizer(v.claim, v1alpha1.Finalizer)
 	err := v.Client.Patch(ctx, v.claim, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	v.base = v.claim.DeepCopy()
+	if client.IgnoreNotFound(err) == nil {
+		v.books.forget(v.claim.UID)
+	}
 	return halt(), client.IgnoreNotFound(err)
+}
+
+// closeBooks writes the rest to the ledger, and takes back the intent of the attempt that would have come next: it may
+// have been written just before a crash or an answer that was lost, and was never acted on.
+func (v *visit) closeBooks(ctx context.Context) error {
+	if err := v.book(ctx); err != nil {
+		return err
+	}
+	return v.Ledger.Abandon(ctx, Token(v.Installation, v.claim.UID, v.claim.Status.Attempts+1))
 }
 
 // editPool changes the pool's reservations under its resourceVersion. A pool that no longer exists has none.
@@ -263,39 +274,4 @@ func (v *visit) editPool(ctx context.Context, edit func(*v1alpha1.GPUNodePool) b
 		return nil
 	}
 	return v.Client.Status().Update(ctx, pool)
-}
-
-// record is the claim's row in the ledger, as complete as it is known; empty when nothing was ever asked for.
-func (v *visit) record() ledger.Instance {
-	s := v.claim.Status
-	if s.Attempt == nil {
-		return ledger.Instance{}
-	}
-	in := ledger.Instance{Token: s.Attempt.Token, ClaimUID: string(v.claim.UID), Claim: v.claim.Name, Pool: v.claim.Spec.Pool,
-		Provider: s.Provider, CapacityType: s.CapacityType, Region: s.Region, OfferID: s.Attempt.OfferID, GPU: s.GPU,
-		GPUCount: int(s.GPUCount), Price: s.Attempt.Price, IntendedAt: s.Attempt.WrittenAt.Time, InstanceID: s.InstanceID}
-	for _, p := range v.claim.Spec.Placements {
-		in.Models = append(in.Models, p.Workload)
-	}
-	for _, st := range s.Steps {
-		switch st.Name {
-		case stepCreated:
-			at := st.At.Time
-			in.CreatedAt = &at
-		case "DestroyAsked":
-			at := st.At.Time
-			in.DestroyAskedAt = &at
-		case "Gone":
-			at := st.At.Time
-			in.GoneAt = &at
-		}
-	}
-	if s.InstanceID != "" {
-		in.Rate = s.DollarsPerHour
-	}
-	if !v.claim.DeletionTimestamp.IsZero() {
-		in.EndReason = v.endReason()
-	}
-	in.Refused = s.Attempt.Outcome == v1alpha1.AttemptRefused && s.InstanceID == ""
-	return in
 }

@@ -41,7 +41,6 @@ func (v *visit) endFailed(ctx context.Context) (next, error) {
 	f := v.claim.Status.Failure
 	v.restCulprit(ctx, *f)
 	v.event(corev1.EventTypeWarning, f.Reason, f.Message)
-	v.history(ctx, f.Reason, f.Message)
 	return v.end(ctx)
 }
 

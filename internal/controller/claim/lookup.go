@@ -48,7 +48,7 @@ func (v *visit) lookUp(ctx context.Context) (n next, found bool, err error) {
 		return waitFor(max(v.Timing.BootPoll, offersWait(err))), false, nil
 	}
 	if len(list) > 0 {
-		v.adopt(ctx, v.keepOldest(ctx, list))
+		v.adopt(v.keepOldest(ctx, list))
 		return proceed(), true, v.persist(ctx)
 	}
 	dead := a.WrittenAt.Add(caps.CreateTimeout + v.Timing.Skew)

@@ -25,6 +25,11 @@ const (
 	stepCreated = "InstanceCreated"
 	stepRunning = "InstanceRunning"
 	stepReady   = "Ready"
+
+	stepDestroyAsked = "DestroyAsked"
+	stepGone         = "Gone"
+	// stepAttempt begins the name of what became of an attempt by its number: Attempt2Refused.
+	stepAttempt = "Attempt%d"
 )
 
 // purchase rents one instance within the claim's reservation, or ends the claim.
@@ -38,6 +43,12 @@ func (v *visit) purchase(ctx context.Context) (next, error) {
 			return n, err
 		}
 		return v.buy(ctx, a.Token, a.Number)
+	} else if a != nil {
+		// The next attempt takes its place on the claim, so it must be in the ledger before.
+		if err := v.book(ctx); err != nil {
+			v.ledgerAway(err)
+			return v.pollBoot(), nil
+		}
 	}
 	if v.claim.Status.Attempts >= maxAttempts {
 		v.fail("Purchase", v1alpha1.ReasonNoOfferInReservation, v1alpha1.CulpritNone,
@@ -225,16 +236,17 @@ func (v *visit) intend(ctx context.Context, pick choice, token string, number in
 	s.Attempts = number
 	s.Attempt = &v1alpha1.Attempt{Number: number, Token: token, OfferID: pick.offer.ID, Price: price,
 		WrittenAt: metav1.NewMicroTime(v.now()), Outcome: v1alpha1.AttemptOpen}
-	if err := v.Ledger.Intend(ctx, v.record()); err != nil {
+	row, caps := v.record(), pick.acct.Driver.Capabilities()
+	row.BillingStep, row.BillingLeast = caps.BillingGranularity, caps.MinimumBilling
+	if err := v.Ledger.Intend(ctx, row); err != nil {
 		v.claim.Status = *v.base.Status.DeepCopy()
 		if errors.Is(err, ledger.ErrClosed) {
 			// The money history knows that this token's purchase is over, which a crash kept from the claim.
 			v.claim.Status.Attempts = number
 			return waitFor(v.Timing.BootPoll / 10), nil
 		}
-		v.set(v1alpha1.ConditionInstanceCreated, metav1.ConditionFalse, v1alpha1.ReasonLedgerUnavailable,
-			"nothing is bought while the ledger cannot be written: "+err.Error())
-		return waitFor(v.Timing.BootPoll), nil
+		v.ledgerAway(err)
+		return v.pollBoot(), nil
 	}
 	v.set(v1alpha1.ConditionInstanceCreated, metav1.ConditionFalse, v1alpha1.ReasonCreating,
 		fmt.Sprintf("buying %s at %s $/h from %s (offer %s)", s.GPU, price, s.Provider, pick.offer.ID))
@@ -242,6 +254,11 @@ func (v *visit) intend(ctx context.Context, pick choice, token string, number in
 		return halt(), err
 	}
 	return proceed(), nil
+}
+
+func (v *visit) ledgerAway(err error) {
+	v.set(v1alpha1.ConditionInstanceCreated, metav1.ConditionFalse, v1alpha1.ReasonLedgerUnavailable,
+		"nothing is bought while the ledger cannot be written: "+err.Error())
 }
 
 // create asks the provider once. Only an answer that proves what happened closes the attempt.
@@ -254,7 +271,7 @@ func (v *visit) create(ctx context.Context, pick choice, ceiling money.Dollars, 
 		MaxPrice: ceiling, DiskGB: pick.offer.DiskGB, Boot: boot})
 	pick.acct.Catalogue.Forget(pick.offer.ID)
 	if err == nil {
-		v.adopt(ctx, inst)
+		v.adopt(inst)
 		return proceed(), v.persist(ctx)
 	}
 	return v.refused(ctx, pick, err)
@@ -268,7 +285,11 @@ func (v *visit) refused(ctx context.Context, pick choice, err error) (next, erro
 	for _, k := range act.Rest {
 		v.Rests.FailFor(k, act.RestAtLeast, kind, err.Error(), v.now())
 	}
-	v.history(ctx, kind, err.Error())
+	outcome := "Refused"
+	if act.LookUp {
+		outcome = "Unclear"
+	}
+	v.reach(fmt.Sprintf(stepAttempt, a.Number)+outcome, kind+": "+err.Error())
 	switch {
 	case act.Destroy != "":
 		a.Outcome, v.claim.Status.InstanceID = v1alpha1.AttemptCreated, act.Destroy
@@ -281,9 +302,6 @@ func (v *visit) refused(ctx context.Context, pick choice, err error) (next, erro
 		return waitFor(max(v.Timing.BootPoll, act.Wait)), nil
 	}
 	a.Outcome = v1alpha1.AttemptRefused
-	if lerr := v.Ledger.Update(ctx, v.record()); lerr != nil {
-		v.log(ctx).Error(lerr, "ledger not updated", "token", a.Token)
-	}
 	switch {
 	case act.StopProvider: // another entry may still serve; this one rests
 		v.set(v1alpha1.ConditionInstanceCreated, metav1.ConditionFalse, v1alpha1.ReasonCredentialsUnavailable, err.Error())
@@ -297,15 +315,12 @@ func (v *visit) refused(ctx context.Context, pick choice, err error) (next, erro
 }
 
 // adopt takes an instance as this claim's.
-func (v *visit) adopt(ctx context.Context, inst provider.Instance) {
+func (v *visit) adopt(inst provider.Instance) {
 	s := &v.claim.Status
 	s.Attempt.Outcome, s.InstanceID = v1alpha1.AttemptCreated, inst.ID
 	v.set(v1alpha1.ConditionInstanceCreated, metav1.ConditionTrue, v1alpha1.ReasonInstanceCreated,
 		fmt.Sprintf("instance %s: %s at %s $/h in %s", inst.ID, s.GPU, s.DollarsPerHour, orUnknown(s.Region)))
-	v.reach(ctx, stepCreated, inst.ID)
-	if err := v.Ledger.Update(ctx, v.record()); err != nil {
-		v.log(ctx).Error(err, "ledger not updated", "token", s.Attempt.Token)
-	}
+	v.reach(stepCreated, inst.ID)
 }
 
 func orUnknown(s string) string {

@@ -40,7 +40,7 @@ func (v *visit) run(ctx context.Context) (next, error) {
 	if inst.State == provider.StateRunning && inst.Address != "" && inst.Port != 0 {
 		v.claim.Status.Endpoint = net.JoinHostPort(inst.Address, strconv.Itoa(inst.Port))
 		v.set(v1alpha1.ConditionInstanceRunning, metav1.ConditionTrue, v1alpha1.ReasonRunning, "reached at "+v.claim.Status.Endpoint)
-		v.reach(ctx, stepRunning, v.claim.Status.Endpoint)
+		v.reach(stepRunning, v.claim.Status.Endpoint)
 		return proceed(), v.persist(ctx)
 	}
 	msg := fmt.Sprintf("%s says %s %s", v.claim.Status.Provider, inst.State, inst.Message)
@@ -146,12 +146,7 @@ func (v *visit) paid(ctx context.Context, in provider.Instance) bool {
 		return false
 	}
 	if old := v.claim.Status.DollarsPerHour; old == nil || old.Cmp(rate) != 0 {
-		v.claim.Status.DollarsPerHour = &rate
-		row, now := v.record(), v.now()
-		row.RateFrom = &now
-		if err := v.Ledger.Update(ctx, row); err != nil {
-			v.log(ctx).Error(err, "ledger not updated", "token", v.claim.Status.Attempt.Token)
-		}
+		v.charged(rate)
 	}
 	if rate.Less(limit) {
 		err := v.editPool(ctx, func(p *v1alpha1.GPUNodePool) bool { return reserve.Lower(p, v.claim.Name, rate) })

@@ -26,7 +26,7 @@ func (v *visit) connect(ctx context.Context) (next, error) {
 	}
 	v.agent = &st
 	v.set(v1alpha1.ConditionAgentConnected, metav1.ConditionTrue, v1alpha1.ReasonAgentConnected, gpusFound(st))
-	v.reach(ctx, "AgentConnected", gpusFound(st))
+	v.reach("AgentConnected", gpusFound(st))
 	if st.LastRequest != nil {
 		v.claim.Status.LastRequestAt = ptr.To(metav1.NewTime(*st.LastRequest))
 	}
@@ -85,7 +85,7 @@ func (v *visit) load(ctx context.Context) (next, error) {
 		}
 		v.agent.Models = nil
 	}
-	v.mirror(ctx)
+	v.mirror()
 	if failed := v.failedModel(); failed != nil {
 		f := failed.Failure
 		msg := fmt.Sprintf("model %s: %s: %s", failed.Name, f.Exit, f.Message)
@@ -115,7 +115,7 @@ func (v *visit) load(ctx context.Context) (next, error) {
 		return v.loadOrLate(ctx)
 	}
 	v.set(v1alpha1.ConditionModelLoaded, metav1.ConditionTrue, v1alpha1.ReasonModelLoaded, "every placed model answered a completion")
-	v.reach(ctx, "ModelLoaded", "")
+	v.reach("ModelLoaded", "")
 	return proceed(), nil
 }
 
@@ -150,7 +150,7 @@ func (v *visit) putModels(ctx context.Context) error {
 }
 
 // mirror copies the agent's word on each placed model into the status, and its milestones into the steps.
-func (v *visit) mirror(ctx context.Context) {
+func (v *visit) mirror() {
 	v.claim.Status.Models = v.claim.Status.Models[:0:0]
 	for _, m := range v.agent.Models {
 		since := metav1.NewTime(m.Since)
@@ -161,7 +161,6 @@ func (v *visit) mirror(ctx context.Context) {
 		if !slices.ContainsFunc(v.claim.Status.Steps, func(o v1alpha1.Step) bool { return o.Name == "Agent"+s.Name }) {
 			v.claim.Status.Steps = append(v.claim.Status.Steps,
 				v1alpha1.Step{Name: "Agent" + s.Name, At: metav1.NewMicroTime(s.At), Message: s.Message})
-			v.history(ctx, "Agent"+s.Name, s.Message)
 		}
 	}
 }
@@ -198,7 +197,7 @@ func (v *visit) notReady() []string {
 func (v *visit) publish(ctx context.Context) (next, error) {
 	v.set(v1alpha1.ConditionEndpointPublished, metav1.ConditionTrue, v1alpha1.ReasonPublished, "the gateway routes to "+v.claim.Status.Endpoint)
 	v.set(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonServing, "serving "+strings.Join(v.modelNames(), ", "))
-	v.reach(ctx, stepReady, "")
+	v.reach(stepReady, "")
 	var m memory
 	for _, p := range v.claim.Spec.Placements {
 		if v.Strikes.Clear(p.Workload) {

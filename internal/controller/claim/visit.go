@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -19,7 +20,6 @@ import (
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/account"
 	"github.com/munhq/gpuscale/internal/agentapi"
-	"github.com/munhq/gpuscale/internal/ledger"
 )
 
 // visit is one reconcile of one claim: the copy being changed and what it was when read.
@@ -78,10 +78,14 @@ var warnings = []string{
 const maxNote = 1000
 
 func (v *visit) event(kind, reason, message string) {
+	v.Events.Eventf(v.claim, nil, kind, reason, actionOf(v.claim), "%s", short(message))
+}
+
+func short(message string) string {
 	if len(message) > maxNote {
-		message = strings.ToValidUTF8(message[:maxNote], "") + "…"
+		return strings.ToValidUTF8(message[:maxNote], "") + "…"
 	}
-	v.Events.Eventf(v.claim, nil, kind, reason, actionOf(v.claim), "%s", message)
+	return message
 }
 
 // actionOf is the verb under which events are recorded.
@@ -92,27 +96,13 @@ func actionOf(c *v1alpha1.GPUNodeClaim) string {
 	return "Serve"
 }
 
-// reach records a milestone once, with its time, on the claim and in the ledger's history.
-func (v *visit) reach(ctx context.Context, name, message string) {
+// reach records a milestone once, with its time. The ledger's history has it from there.
+func (v *visit) reach(name, message string) {
 	if v.reached(name) {
 		return
 	}
-	now := v.now()
 	v.claim.Status.Steps = append(v.claim.Status.Steps,
-		v1alpha1.Step{Name: name, At: metav1.NewMicroTime(now), Message: message})
-	v.history(ctx, name, message)
-}
-
-// history writes an event to the ledger. It is a record for people: losing one costs no money, so it does not stop the
-// claim.
-func (v *visit) history(ctx context.Context, kind, message string) {
-	if v.claim.Status.Attempt == nil {
-		return
-	}
-	e := ledger.Event{Token: v.claim.Status.Attempt.Token, At: v.now(), Kind: kind, Message: message}
-	if err := v.Ledger.Event(ctx, e); err != nil {
-		v.log(ctx).Error(err, "ledger event not written", "kind", kind)
-	}
+		v1alpha1.Step{Name: name, At: metav1.NewMicroTime(v.now()), Message: short(message)})
 }
 
 // fail ends the claim: the walk stops and deletes it. The first failure is the one that is kept.
@@ -121,7 +111,7 @@ func (v *visit) fail(stepName, reason string, culprit v1alpha1.Culprit, message 
 		return
 	}
 	v.claim.Status.Failure = &v1alpha1.Failure{Step: stepName, Reason: reason, Culprit: culprit, Message: message,
-		At: metav1.NewTime(v.now())}
+		At: metav1.NewTime(v.now().Truncate(time.Second))} // as it is stored, so that the ledger gets it once
 	v.note(v1alpha1.ConditionReady, metav1.ConditionFalse, reason, message)
 }
 

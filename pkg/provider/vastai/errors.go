@@ -22,6 +22,7 @@ const (
 	opList    = "list"
 	opDestroy = "destroy"
 	opCheck   = "check"
+	opCharges = "charges"
 )
 
 // call makes a call and returns its answer if it is status 200 and does not say that it failed. Every error is a

@@ -100,6 +100,7 @@ const (
 	endpointList    = "list"
 	endpointDestroy = "destroy"
 	endpointUser    = "user"
+	endpointCharges = "charges"
 )
 
 // thresholds are the vendor's least times between two calls (§7). That of the user endpoint is not documented.
@@ -111,6 +112,7 @@ func thresholds() map[string]time.Duration {
 		endpointList:    time.Second,
 		endpointDestroy: 3 * time.Second,
 		endpointUser:    time.Second,
+		endpointCharges: time.Second,
 	}
 }
 
