@@ -205,7 +205,7 @@ func (d *decision) judge() {
 	if d.verdict.Halt != nil {
 		orphans = nil
 	}
-	d.verdict.Destroy = append(surplus, d.bounded(orphans)...)
+	d.verdict.Destroy = slices.Concat(surplus, d.bounded(orphans))
 	for _, t := range d.verdict.Destroy {
 		k := key{t.Instance.Provider, t.Instance.ID}
 		s := d.sights[k]

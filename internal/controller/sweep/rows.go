@@ -118,7 +118,7 @@ func ended(r ledger.Instance, now time.Time) ledger.Instance {
 // reservation is what an instance that no claim accounts for takes of whose ceilings: its claim's pool, or the one that
 // the ledger remembers.
 func (d *decision) reservation(k key, in listed, c *v1alpha1.GPUNodeClaim, since time.Time) (string, v1alpha1.Reservation) {
-	res := v1alpha1.Reservation{Claim: reserve.SurplusName(string(k.provider), k.id), GPUs: int32(in.GPUCount), //nolint:gosec // at most a machine's
+	res := v1alpha1.Reservation{Claim: reserve.SurplusName(string(k.provider), k.id), GPUs: int32(in.GPUCount),
 		Since: metav1.NewTime(since.UTC().Truncate(time.Second))}
 	pool := ""
 	if c != nil {

@@ -84,7 +84,7 @@ type Sweeper struct {
 // SetupWithManager registers the sweep.
 func (s *Sweeper) SetupWithManager(mgr ctrl.Manager) error { return mgr.Add(s) }
 
-// NeedLeaderElection: two sweeps at once would each hold the other's purchase for nobody's.
+// NeedLeaderElection is true: two sweeps at once would each hold the other's purchase for nobody's.
 func (s *Sweeper) NeedLeaderElection() bool { return true }
 
 // Start sweeps until ctx ends. It returns nil: what fails is tried again in the next sweep.
