@@ -73,7 +73,7 @@ func (a *Account) Check(ctx context.Context) error {
 	if !last.at.IsZero() && now.Sub(last.at) < checkEvery {
 		return last.err
 	}
-	if err := context.Cause(a.life); err != nil {
+	if err := context.Cause(a.life); err != nil { //nolint:contextcheck // It asks whether the account lives on; the call keeps ctx.
 		return a.givenUp(err)
 	}
 	within, cancel := context.WithTimeout(ctx, checkTimeout)
@@ -97,9 +97,9 @@ const fingerprintBytes = 8
 // fingerprint hashes provider and credential. Lengths go into the hash, so that no two sets of keys run together.
 func fingerprint(name provider.Name, creds map[string]string) string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%d:%s", len(name), name)
+	_, _ = fmt.Fprintf(h, "%d:%s", len(name), name) // A hash never fails.
 	for _, k := range slices.Sorted(maps.Keys(creds)) {
-		fmt.Fprintf(h, "%d:%s%d:%s", len(k), k, len(creds[k]), creds[k])
+		_, _ = fmt.Fprintf(h, "%d:%s%d:%s", len(k), k, len(creds[k]), creds[k])
 	}
 	return hex.EncodeToString(h.Sum(nil)[:fingerprintBytes])
 }

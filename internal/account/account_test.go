@@ -282,7 +282,7 @@ func TestCheckIsRemembered(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 10 {
 			wg.Go(func() {
-				if err := acc.Check(t.Context()); err != bad {
+				if err := acc.Check(t.Context()); !errors.Is(err, bad) {
 					t.Error(err)
 				}
 			})
@@ -293,7 +293,7 @@ func TestCheckIsRemembered(t *testing.T) {
 		}
 		d.check = nil
 		time.Sleep(58 * time.Second)
-		if err := acc.Check(t.Context()); err != bad {
+		if err := acc.Check(t.Context()); !errors.Is(err, bad) {
 			t.Error(err)
 		}
 		time.Sleep(2 * time.Second)

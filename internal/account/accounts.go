@@ -106,7 +106,7 @@ func (a *Accounts) For(ctx context.Context, ref Ref) (*Account, error) {
 		if err != nil {
 			return nil, &KeyMissingError{Provider: ref.Provider, Secret: ref.Secret, Want: slices.Clone(c.Env), Err: err}
 		}
-		acc = newAccount(a.life, ref.Provider, fp, driver, a.options)
+		acc = newAccount(a.life, ref.Provider, fp, driver, a.options) //nolint:contextcheck // An account outlives the call that made it.
 		a.byPrint[fp] = acc
 	}
 	a.latest[ref.source()] = acc

@@ -12,7 +12,7 @@ import (
 // that it could not be read, which says nothing about the credentials.
 var ErrSecretNotFound = errors.New("secret not found")
 
-// SecretMissingError: the Secret that an entry names does not exist.
+// SecretMissingError says that the Secret that an entry names does not exist.
 type SecretMissingError struct {
 	Provider provider.Name
 	Secret   SecretRef
@@ -23,7 +23,7 @@ func (e *SecretMissingError) Error() string {
 	return fmt.Sprintf("Secret %s with the credentials of %s does not exist", e.Secret, e.Provider)
 }
 
-// KeyMissingError: the Secret or the environment has no usable credential for the provider.
+// KeyMissingError says that the Secret or the environment has no usable credential for the provider.
 type KeyMissingError struct {
 	Provider provider.Name
 	// Secret is nil where the environment was asked.
@@ -50,7 +50,7 @@ func (e *KeyMissingError) Error() string {
 // Unwrap returns the driver's account.
 func (e *KeyMissingError) Unwrap() error { return e.Err }
 
-// UnsupportedError: this release has no driver for the provider.
+// UnsupportedError says that this release has no driver for the provider.
 type UnsupportedError struct {
 	Provider provider.Name
 	// Supported are the providers that there are drivers for.

@@ -3,6 +3,7 @@
 package identity
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -22,7 +23,7 @@ import (
 // Names of the two Secrets in the controller's namespace. Only the controller reads the first; the second is all that a
 // gateway needs.
 const (
-	SecretCA      = "gpuscale-ca"
+	SecretCA      = "gpuscale-ca" //nolint:gosec // The name of a Secret.
 	SecretGateway = "gpuscale-gateway-client"
 )
 
@@ -158,7 +159,7 @@ func EnsureGateway(ctx context.Context, c client.Client, r client.Reader, namesp
 	if client.IgnoreNotFound(err) != nil {
 		return err
 	}
-	if err == nil && string(secret.Data[keyCACert]) == string(id.CAPEM) && fresh(secret.Data[keyCert], now) {
+	if err == nil && bytes.Equal(secret.Data[keyCACert], id.CAPEM) && fresh(secret.Data[keyCert], now) {
 		return nil
 	}
 	missing := apierrors.IsNotFound(err)

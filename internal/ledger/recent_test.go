@@ -13,7 +13,7 @@ func TestWhatWasBoughtAndSaidLately(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() //nolint:errcheck // in memory
+	defer l.Close()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, in := range []ledger.Instance{
 		{Token: "old", IntendedAt: at.Add(-time.Minute), Models: []string{"m"}},

@@ -26,7 +26,7 @@ func AssetsDir() (string, error) {
 		return "", fmt.Errorf("%s is not set and the local Kubernetes is built from a checkout of gpuscale: %w",
 			assetsVariable, err)
 	}
-	cmd := exec.Command(filepath.Join(root, builderScript), "--cached")
+	cmd := exec.Command(filepath.Join(root, builderScript), "--cached") //nolint:noctx // It only looks at files, and callers have no context.
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

@@ -41,18 +41,30 @@ type ports struct {
 // freePorts are free now and may not be when they are used; Start tries again then. They are held together so that no
 // two are the same. A fixed port for the API server is taken as it is.
 func freePorts(fixed int) (ports, error) {
-	var p ports
+	var (
+		p    ports
+		held []net.Listener
+	)
+	defer func() {
+		for _, l := range held {
+			_ = l.Close() // Nobody ever connected to it.
+		}
+	}()
 	for _, port := range []*int{&p.etcdClient, &p.etcdPeer, &p.apiserver, &p.controllerManager, &p.scheduler} {
 		if port == &p.apiserver && fixed != 0 {
 			*port = fixed
 			continue
 		}
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // It does not wait.
 		if err != nil {
 			return ports{}, err
 		}
-		defer l.Close()
-		*port = l.Addr().(*net.TCPAddr).Port
+		held = append(held, l)
+		addr, ok := l.Addr().(*net.TCPAddr)
+		if !ok {
+			return ports{}, fmt.Errorf("a TCP listener at %s, which has no port", l.Addr())
+		}
+		*port = addr.Port
 	}
 	return p, nil
 }

@@ -50,7 +50,7 @@ func ensurePKI(dir string, now time.Time) (pki, error) {
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(work)
+	defer func() { _ = os.RemoveAll(work) }() // Nothing is left of it after the rename, and litter after a failure.
 	if err := writePKI(pki(work), now); err != nil {
 		return "", fmt.Errorf("write certificates: %w", err)
 	}

@@ -29,7 +29,7 @@ func startProcess(name, bin string, args []string, dir string, onExit func(*proc
 	if err != nil {
 		return nil, err
 	}
-	p.cmd = exec.Command(bin, args...)
+	p.cmd = exec.Command(bin, args...) //nolint:noctx // Its life is the cluster's, which calls stop; no call's context bounds it.
 	p.cmd.Stdout, p.cmd.Stderr = logFile, logFile
 	p.cmd.Dir = dir
 	p.cmd.SysProcAttr = childAttr()
@@ -91,7 +91,7 @@ func (p *process) logTail() string {
 	if err != nil {
 		return ""
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // It was only read.
 	if info, err := f.Stat(); err == nil && info.Size() > tailBytes {
 		if _, err := f.Seek(-tailBytes, io.SeekEnd); err != nil {
 			return ""

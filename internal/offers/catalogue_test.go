@@ -2,6 +2,7 @@ package offers
 
 import (
 	"context"
+	"errors"
 	"math/rand"
 	"sync"
 	"testing"
@@ -160,14 +161,14 @@ func TestWhomAnErrorHolds(t *testing.T) {
 		}
 		inCatalogue(t, f, func(t *testing.T, cat *Catalogue) {
 			mustOffers(t, cat, other, 0)
-			if _, err := cat.Offers(t.Context(), spotQuery, 0); err != c.err {
+			if _, err := cat.Offers(t.Context(), spotQuery, 0); !errors.Is(err, c.err) {
 				t.Fatal(err)
 			}
 			failed := time.Now()
 			// What is young enough is still served, and everything else depends on whom the error concerns.
 			mustOffers(t, cat, other, time.Hour)
 			time.Sleep(2 * time.Second)
-			if _, err := cat.Offers(t.Context(), other, time.Second); (err == c.err) != c.all {
+			if _, err := cat.Offers(t.Context(), other, time.Second); errors.Is(err, c.err) != c.all {
 				t.Errorf("%v: another query gives %v", c.err, err)
 			}
 			time.Sleep(time.Until(failed.Add(c.wait)) - time.Millisecond)

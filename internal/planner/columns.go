@@ -148,7 +148,8 @@ func (d *draft) promising(sh *shape) []*slot {
 // fill puts beside a replica of the seed what fits, the dearest first.
 func (d *draft) fill(seed *shape, sl *slot, o *provider.Offer, queues []*queue) column {
 	c := column{slot: sl, offer: o, shapes: append(d.spare[:0], seed), worth: seed.alone.Micros()}
-	shares := append(d.scratch[:0], sl.share)
+	shares := d.scratch[:0]
+	shares = append(shares, sl.share)
 	defer func() { d.spare, d.scratch = c.shapes, shares }()
 	free := o.GPUCount*wholeGPU - sl.share.gpus*sl.share.fraction
 	for _, q := range queues {
@@ -164,11 +165,11 @@ func (d *draft) fill(seed *shape, sl *slot, o *provider.Offer, queues []*queue) 
 			left--
 		}
 		for ; left > 0 && len(shares) < mostResidents && free >= other.share.gpus*other.share.fraction; left-- {
-			with := append(shares, other.share)
-			if o.GPUCount > 1 && !surelyPacks(with, o.GPUCount) {
+			shares = append(shares, other.share)
+			if o.GPUCount > 1 && !surelyPacks(shares, o.GPUCount) {
+				shares = shares[:len(shares)-1]
 				break
 			}
-			shares = with
 			free -= other.share.gpus * other.share.fraction
 			c.shapes = append(c.shapes, q.shape)
 			c.worth += q.shape.alone.Micros()

@@ -25,7 +25,7 @@ func (p *planning) emit(d *draft) {
 		p.plan.Purchases = make([]Purchase, 0, len(d.nodes))
 	}
 	for _, n := range d.nodes {
-		p.plan.Purchases = append(p.plan.Purchases, p.purchase(d, n))
+		p.plan.Purchases = append(p.plan.Purchases, p.purchase(n))
 	}
 	for w := range p.workloads {
 		if d.missing[w] > 0 {
@@ -58,7 +58,7 @@ func (p *planning) placement(w int, s share, poolArgs []string) v1alpha1.Placeme
 	}
 }
 
-func (p *planning) purchase(d *draft, n *node) Purchase {
+func (p *planning) purchase(n *node) Purchase {
 	keys := make([]string, len(n.residents))
 	for i, w := range n.residents {
 		keys[i] = p.workloads[w].Key

@@ -81,9 +81,9 @@ func checkSums(t *rapid.T, pool *v1alpha1.GPUNodePool) {
 func TestDropOrphans(t *testing.T) {
 	now := time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC)
 	pool := &v1alpha1.GPUNodePool{}
-	for name, age := range map[string]time.Duration{"old-orphan": 61, "new-orphan": 59, "old-claim": 3600} {
+	for name, age := range map[string]time.Duration{"old-orphan": 61 * time.Second, "new-orphan": 59 * time.Second, "old-claim": time.Hour} {
 		pool.Status.Reservations = append(pool.Status.Reservations,
-			v1alpha1.Reservation{Claim: name, Since: metav1.NewTime(now.Add(-age * time.Second))})
+			v1alpha1.Reservation{Claim: name, Since: metav1.NewTime(now.Add(-age))})
 	}
 	dropped := reserve.DropOrphans(pool, now, reserve.OrphanAge, func(claim string) bool { return claim == "old-claim" })
 	if len(dropped) != 1 || dropped[0] != "old-orphan" {

@@ -192,7 +192,7 @@ func TestClientDisconnectIsAnAbort(t *testing.T) {
 	s, front := ready(t, "m", func(c *Config) { c.TokensPerSecond = 0.001 })
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	resp, err := post(t, ctx, front.URL+chatPath, `{"messages":[{"role":"user","content":"x"}],"stream":true}`)
+	resp, err := post(ctx, t, front.URL+chatPath, `{"messages":[{"role":"user","content":"x"}],"stream":true}`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +215,7 @@ func TestRequestsQueueWithoutLimit(t *testing.T) {
 	done := make(chan struct{}, 3)
 	for range 3 {
 		go func() {
-			resp, err := post(t, ctx, front.URL+chatPath, `{"messages":[{"role":"user","content":"x"}]}`)
+			resp, err := post(ctx, t, front.URL+chatPath, `{"messages":[{"role":"user","content":"x"}]}`)
 			if err == nil {
 				resp.Body.Close()
 			}

@@ -29,7 +29,7 @@ func badRequest(param, format string, args ...any) *apiError {
 
 func unknownModel(name string) *apiError {
 	param := "model"
-	return &apiError{Message: fmt.Sprintf("The model `%s` does not exist.", name), Type: "NotFoundError",
+	return &apiError{Message: "The model `" + name + "` does not exist.", Type: "NotFoundError",
 		Param: &param, Code: http.StatusNotFound}
 }
 

@@ -19,10 +19,12 @@ func RealClock() Clock { return realClock{} }
 
 type realClock struct{}
 
+// Now is time.Now.
 func (realClock) Now() time.Time {
 	return time.Now() //gpuscale:clock the real clock of this package is made here
 }
 
+// Wait waits by the machine's clock.
 func (realClock) Wait(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()

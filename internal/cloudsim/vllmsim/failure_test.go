@@ -95,7 +95,8 @@ func TestPhasesPassOnTheClockAlone(t *testing.T) {
 		if s.Status().Phase != PhaseServing {
 			func() {
 				defer func() {
-					if r := recover(); r != http.ErrAbortHandler {
+					r := recover()
+					if err, _ := r.(error); !errors.Is(err, http.ErrAbortHandler) {
 						t.Errorf("a loading server answered: %v", r)
 					}
 				}()
@@ -150,7 +151,7 @@ func TestStreamHangHoldsTheConnection(t *testing.T) {
 	_, front := ready(t, "sim/stream-hang", nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	resp, err := post(t, ctx, front.URL+chatPath, `{"messages":[{"role":"user","content":"x"}],"stream":true}`)
+	resp, err := post(ctx, t, front.URL+chatPath, `{"messages":[{"role":"user","content":"x"}],"stream":true}`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +242,7 @@ func TestDrainRefusesAndAbortBreaks(t *testing.T) {
 	s, front := ready(t, "m", func(c *Config) { c.TTFT = time.Hour })
 	failed := make(chan error, 1)
 	go func() {
-		resp, err := post(t, t.Context(), front.URL+chatPath, `{"messages":[{"role":"user","content":"x"}]}`)
+		resp, err := post(t.Context(), t, front.URL+chatPath, `{"messages":[{"role":"user","content":"x"}]}`)
 		if err == nil {
 			resp.Body.Close()
 		}

@@ -30,10 +30,11 @@ func (s *Server) prepare(r *http.Request, chat bool) (*generation, *apiError) {
 		return nil, bad
 	}
 	g := &generation{server: s, chat: chat, params: p}
-	known := false
-	if g.model, known = s.modelName(p.Model); !known {
+	model, known := s.modelName(p.Model)
+	if !known {
 		return nil, unknownModel(p.Model)
 	}
+	g.model = model
 	if s.cfg.Pooling {
 		return nil, badRequest("", "The model does not support %s API", map[bool]string{true: "Chat Completions", false: "Completions"}[chat])
 	}
@@ -123,9 +124,13 @@ func (g *generation) bound(prompt int) *apiError {
 	return nil
 }
 
-func (s *Server) chatCompletions(w http.ResponseWriter, r *http.Request) { s.generate(w, r, true) }
+func (s *Server) chatCompletions(w http.ResponseWriter, r *http.Request) {
+	s.generate(w, r, true) //nolint:contextcheck // r brings its context: see request.
+}
 
-func (s *Server) completions(w http.ResponseWriter, r *http.Request) { s.generate(w, r, false) }
+func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
+	s.generate(w, r, false) //nolint:contextcheck // r brings its context: see request.
+}
 
 func (s *Server) generate(w http.ResponseWriter, r *http.Request, chat bool) {
 	if bad := s.refuse(); bad != nil {

@@ -72,7 +72,7 @@ func ready(t *testing.T, model string, change func(*Config)) (*Server, *httptest
 	return s, front
 }
 
-func post(t *testing.T, ctx context.Context, url, body string) (*http.Response, error) {
+func post(ctx context.Context, t *testing.T, url, body string) (*http.Response, error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
@@ -85,7 +85,7 @@ func post(t *testing.T, ctx context.Context, url, body string) (*http.Response, 
 // call posts and decodes a JSON answer.
 func call(t *testing.T, url, body string) (int, map[string]any) {
 	t.Helper()
-	resp, err := post(t, t.Context(), url, body)
+	resp, err := post(t.Context(), t, url, body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func call(t *testing.T, url, body string) (int, map[string]any) {
 // events reads a stream to its end and returns the data of its events.
 func events(t *testing.T, url, body string) (data []string, status int, err error) {
 	t.Helper()
-	resp, err := post(t, t.Context(), url, body)
+	resp, err := post(t.Context(), t, url, body)
 	if err != nil {
 		return nil, 0, err
 	}

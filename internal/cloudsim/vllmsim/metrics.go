@@ -114,7 +114,7 @@ func histograms(m *meter) []family {
 
 const (
 	interTokenName    = "inter_token_latency_seconds"
-	interTokenNameOld = "time_per_output_token_seconds"
+	interTokenNameOld = "time_per_output_token_seconds" //nolint:gosec // A metric of tokens, none of which opens anything.
 )
 
 // exposition writes the text format.
@@ -124,11 +124,11 @@ type exposition struct {
 }
 
 func (x *exposition) head(name, kind, help string) {
-	fmt.Fprintf(x, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
+	fmt.Fprintf(&x.Builder, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
 }
 
 func (x *exposition) sample(name, labels string, value float64) {
-	fmt.Fprintf(x, "%s{%s} %s\n", name, labels, number(value))
+	fmt.Fprintf(&x.Builder, "%s{%s} %s\n", name, labels, number(value))
 }
 
 func (x *exposition) perEngine(name, kind, help string, value func(reading) float64) {
@@ -191,7 +191,7 @@ func (x *exposition) process(s *Server) {
 	x.head("python_info", "gauge", "Python platform information")
 	x.sample("python_info", `implementation="CPython",major="3",minor="12",patchlevel="11",version="3.12.11"`, 1)
 	x.head("process_start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds.")
-	fmt.Fprintf(x, "process_start_time_seconds %s\n", number(float64(s.started.UnixMilli())/1000))
+	fmt.Fprintf(&x.Builder, "process_start_time_seconds %s\n", number(float64(s.started.UnixMilli())/1000))
 	x.head("http_requests_total", "counter", "Total number of requests by method, status and handler.")
 	for _, c := range s.httpCounts() {
 		x.sample("http_requests_total", c.labels, c.count)

@@ -39,7 +39,7 @@ func (s *Server) embeddings(w http.ResponseWriter, r *http.Request) {
 	for _, input := range inputs {
 		tokens += len(tokenSplit(input))
 	}
-	if bad := s.embed(r, ordinal, tokens); bad != nil {
+	if bad := s.embed(r, ordinal, tokens); bad != nil { //nolint:contextcheck // r brings its context: see request.
 		writeError(w, bad)
 		return
 	}

@@ -26,17 +26,20 @@ const (
 
 const usageText = "usage: vllm serve [model_tag] [options]"
 
+// say writes a line. When that fails, nobody is left to tell.
+func say(w io.Writer, parts ...any) { _, _ = fmt.Fprintln(w, parts...) }
+
 // Main is the whole program: it parses args (without the program name), loads,
 // serves until SIGTERM or SIGINT, a failure or a crash, and returns the exit
 // status. It takes over these signals and must run once per process.
 func Main(args []string, getenv func(string) string, stdout, stderr io.Writer) int {
 	if len(args) == 1 && (args[0] == "--version" || args[0] == "-v") {
-		fmt.Fprintln(stdout, orDefault(getenv("VLLM_SIM_VERSION"), defaultVersion))
+		say(stdout, orDefault(getenv("VLLM_SIM_VERSION"), defaultVersion))
 		return exitOK
 	}
 	for _, arg := range args {
 		if arg == "--help" || arg == "-h" {
-			fmt.Fprintln(stdout, usageText)
+			say(stdout, usageText)
 			return exitOK
 		}
 	}
@@ -44,25 +47,21 @@ func Main(args []string, getenv func(string) string, stdout, stderr io.Writer) i
 	if err != nil {
 		var usage *UsageError
 		if errors.As(err, &usage) {
-			fmt.Fprintln(stderr, usageText)
-			fmt.Fprintln(stderr, err)
+			say(stderr, usageText)
+			say(stderr, err)
 			return exitUsage
 		}
-		fmt.Fprintln(stderr, "vllm-sim:", err)
+		say(stderr, "vllm-sim:", err)
 		return exitUsage
 	}
-	signals := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM}
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, release := signal.NotifyContext(context.Background(), syscall.SIGINT)
+	defer release()
 	if cmd.IgnoreSIGTERM {
 		signal.Ignore(syscall.SIGTERM)
-		signals = signals[:1]
-	}
-	for _, s := range signals {
-		var release context.CancelFunc
-		ctx, release = signal.NotifyContext(ctx, s)
+	} else {
+		ctx, release = signal.NotifyContext(ctx, syscall.SIGTERM)
 		defer release()
 	}
-	defer stop()
 	return Run(ctx, cmd, stderr)
 }
 
@@ -87,7 +86,7 @@ func Run(ctx context.Context, cmd Command, stderr io.Writer) int {
 	server := New(cmd.Config)
 	if err := server.Boot(ctx, logs); err != nil {
 		if ctx.Err() != nil {
-			fmt.Fprintln(logs, "KeyboardInterrupt: terminated")
+			say(logs, "KeyboardInterrupt: terminated")
 			return exitInterrupted
 		}
 		return exitFailure
@@ -95,11 +94,11 @@ func Run(ctx context.Context, cmd Command, stderr io.Writer) int {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort(cmd.Host, strconv.Itoa(cmd.Port)))
 	if err != nil {
-		fmt.Fprintln(logs, listenError(err))
+		say(logs, listenError(err))
 		return exitFailure
 	}
-	fmt.Fprintf(logs, "(APIServer pid=1) INFO [api_server.py:1971] Starting vLLM API server 0 on http://%s\n", listener.Addr())
-	fmt.Fprintln(logs, "INFO:     Application startup complete.")
+	say(logs, "(APIServer pid=1) INFO [api_server.py:1971] Starting vLLM API server 0 on http://"+listener.Addr().String())
+	say(logs, "INFO:     Application startup complete.")
 	return serve(ctx, cmd, server, listener)
 }
 
@@ -122,7 +121,7 @@ func serve(ctx context.Context, cmd Command, server *Server, listener net.Listen
 	code := exitOK
 	select {
 	case <-ctx.Done():
-		server.stop(cmd, front)
+		server.stop(cmd, front) //nolint:contextcheck // ctx has ended; stopping has limits of its own.
 	case <-server.EngineDied():
 		// An interrupt does not save a dead engine, it only ends it sooner.
 		_ = server.cfg.Clock.Wait(ctx, cmd.CrashDelay)
@@ -133,7 +132,7 @@ func serve(ctx context.Context, cmd Command, server *Server, listener net.Listen
 		return exitFailure
 	}
 	_ = front.Close()
-	<-failed
+	<-failed //nolint:errcheck // It says that front was closed.
 	return code
 }
 

@@ -89,7 +89,7 @@ func TestProcessServesAndEndsOnSIGTERM(t *testing.T) {
 	if status, body := get(t, base+"/v1/models"); status != 200 || !strings.Contains(body, `"max_model_len":4000`) {
 		t.Errorf("models: %d %s", status, body)
 	}
-	resp, err := post(t, t.Context(), base+chatPath, `{"model":"b","messages":[{"role":"user","content":"x"}],"stream":true}`)
+	resp, err := post(t.Context(), t, base+chatPath, `{"model":"b","messages":[{"role":"user","content":"x"}],"stream":true}`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestProcessServesAndEndsOnSIGTERM(t *testing.T) {
 func TestShutdownTimeoutLetsRequestsFinish(t *testing.T) {
 	cmd, stderr := child(t, []string{"VLLM_SIM_TOKENS_PER_SEC=20"}, "serve", "m", "--host", "127.0.0.1", "--port", "0", "--shutdown-timeout", "60")
 	base := up(t, stderr)
-	resp, err := post(t, t.Context(), base+chatPath, `{"messages":[{"role":"user","content":"x"}],"stream":true,"max_tokens":12}`)
+	resp, err := post(t.Context(), t, base+chatPath, `{"messages":[{"role":"user","content":"x"}],"stream":true,"max_tokens":12}`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,9 +167,9 @@ func TestCrashEndsTheProcess(t *testing.T) {
 		t.Fatalf("first: %d", status)
 	}
 	// With no delay the answer may be lost with the process; both are real.
-	if resp, err := post(t, t.Context(), base+chatPath, body); err == nil {
+	if resp, err := post(t.Context(), t, base+chatPath, body); err == nil {
 		resp.Body.Close()
-		if resp.StatusCode != 500 {
+		if resp.StatusCode != http.StatusInternalServerError {
 			t.Errorf("second: %d", resp.StatusCode)
 		}
 	}

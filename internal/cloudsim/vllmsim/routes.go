@@ -92,6 +92,7 @@ type statusRecorder struct {
 	status int
 }
 
+// WriteHeader remembers the status.
 func (r *statusRecorder) WriteHeader(status int) {
 	r.status = status
 	r.ResponseWriter.WriteHeader(status)
@@ -106,7 +107,7 @@ func (s *Server) count(r *http.Request, status int) {
 		handler = "none"
 	}
 	s.logf(`INFO:     %s - "%s %s HTTP/1.1" %d %s`, r.RemoteAddr, r.Method, r.URL.Path, status, http.StatusText(status))
-	labels := fmt.Sprintf(`handler="%s",method=%s,status="%dxx"`, handler, quoteLabel(r.Method), status/100)
+	labels := fmt.Sprintf(`handler=%q,method=%s,status="%dxx"`, handler, quoteLabel(r.Method), status/100)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.counts == nil {

@@ -37,7 +37,7 @@ func (v *visit) lookUp(ctx context.Context) (n next, found bool, err error) {
 	if err != nil {
 		v.set(v1alpha1.ConditionInstanceCreated, metav1.ConditionFalse, v1alpha1.ReasonCredentialsUnavailable,
 			"cannot look up what an earlier request rented: "+err.Error())
-		return waitFor(v.Timing.DestroyRetry), false, nil
+		return waitFor(v.Timing.DestroyRetry), false, nil //nolint:nilerr // The condition says it, and it is tried again.
 	}
 	caps := acct.Driver.Capabilities()
 	began := v.now()

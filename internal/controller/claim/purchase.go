@@ -64,7 +64,7 @@ func (v *visit) buy(ctx context.Context, token string, number int32) (next, erro
 	if err := v.Recall(ctx); err != nil {
 		v.set(v1alpha1.ConditionInstanceCreated, metav1.ConditionFalse, v1alpha1.ReasonLedgerUnavailable,
 			"nothing is bought while the ledger cannot be read: "+err.Error())
-		return waitFor(v.Timing.BootPoll), nil
+		return waitFor(v.Timing.BootPoll), nil //nolint:nilerr // The condition says it, and it is tried again.
 	}
 	ceiling, n, err := v.licence(ctx)
 	if err != nil || n.stop || v.claim.Status.Failure != nil {
@@ -77,14 +77,14 @@ func (v *visit) buy(ctx context.Context, token string, number int32) (next, erro
 			return v.waitOrGiveUp(v1alpha1.ReasonCredentialsUnavailable, err.Error()), nil
 		}
 	}
-	pick, n, err := v.shop(ctx, ceiling)
-	if err != nil || n.stop || v.claim.Status.Failure != nil {
-		return n, err
+	pick, n := v.shop(ctx, ceiling)
+	if n.stop || v.claim.Status.Failure != nil {
+		return n, nil
 	}
 	boot, err := v.Boot.Boot(v.claim, pick.offer)
 	if err != nil {
 		v.fail("Boot", v1alpha1.ReasonInvalidRequest, v1alpha1.CulpritPool, "boot data: "+err.Error())
-		return proceed(), nil
+		return proceed(), nil //nolint:nilerr // It is the claim's failure now.
 	}
 	// Asked again: the search may have taken long, and a ceiling that was lowered meanwhile stops buying at once.
 	ceiling, n, err = v.licence(ctx)
@@ -158,7 +158,7 @@ type choice struct {
 
 // shop picks the cheapest fresh offer inside the licence over all entries. A provider that cannot answer now is waited
 // for only when no other has an offer.
-func (v *visit) shop(ctx context.Context, ceiling money.Dollars) (choice, next, error) {
+func (v *visit) shop(ctx context.Context, ceiling money.Dollars) (choice, next) {
 	var (
 		best    choice
 		found   bool
@@ -178,16 +178,16 @@ func (v *visit) shop(ctx context.Context, ceiling money.Dollars) (choice, next, 
 	}
 	switch {
 	case found:
-		return best, proceed(), nil
+		return best, proceed()
 	case trouble != nil:
 		v.set(v1alpha1.ConditionInstanceCreated, metav1.ConditionFalse, v1alpha1.ReasonProviderUnavailable, trouble.Error())
 		n := v.waitOrGiveUp(v1alpha1.ReasonProviderUnavailable, trouble.Error())
 		n.after = max(n.after, offersWait(trouble))
-		return best, n, nil
+		return best, n
 	}
 	v.fail("Purchase", v1alpha1.ReasonNoOfferInReservation, v1alpha1.CulpritNone,
 		fmt.Sprintf("nothing within %s $/h now: %s", ceiling, why))
-	return best, proceed(), nil
+	return best, proceed()
 }
 
 // waitOrGiveUp bounds how long a claim holds its reservation for what it needs from others before it buys.

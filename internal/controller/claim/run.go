@@ -19,9 +19,9 @@ import (
 // run waits for the provider to say that the instance runs and where it is reached. It also keeps watch over an
 // instance that serves: a rental that ended under us is noticed here.
 func (v *visit) run(ctx context.Context) (next, error) {
-	inst, n, err := v.observe(ctx)
-	if err != nil || n.stop || v.claim.Status.Failure != nil {
-		return n, err
+	inst, n := v.observe(ctx)
+	if n.stop || v.claim.Status.Failure != nil {
+		return n, nil
 	}
 	if !v.paid(ctx, inst) {
 		return proceed(), nil
@@ -54,29 +54,29 @@ func (v *visit) run(ctx context.Context) (next, error) {
 
 // observe is the provider's latest word on the instance. Doubt is waited out; absence counts only when it is seen twice,
 // a list lag apart.
-func (v *visit) observe(ctx context.Context) (provider.Instance, next, error) {
+func (v *visit) observe(ctx context.Context) (provider.Instance, next) {
 	acct, err := v.account(ctx)
 	if err != nil {
 		if !v.is(v1alpha1.ConditionInstanceRunning) {
 			v.set(v1alpha1.ConditionInstanceRunning, metav1.ConditionFalse, v1alpha1.ReasonCredentialsUnavailable, err.Error())
-			return provider.Instance{}, waitFor(v.Timing.DestroyRetry), nil
+			return provider.Instance{}, waitFor(v.Timing.DestroyRetry)
 		}
 		v.log(ctx).Info("provider cannot be asked how the instance is", "error", err.Error())
-		return provider.Instance{State: provider.StateRunning}, proceed(), nil // unknown is not gone
+		return provider.Instance{State: provider.StateRunning}, proceed() // unknown is not gone
 	}
 	inst, ok, asOf, err := acct.Observer.Find(ctx, v.claim.Status.InstanceID, v.now().Add(-v.staleness(ctx)))
 	switch {
 	case err != nil && v.is(v1alpha1.ConditionInstanceRunning):
 		v.log(ctx).Info("provider does not say how the instance is", "error", err.Error())
-		return provider.Instance{State: provider.StateRunning}, proceed(), nil // unknown is not gone
+		return provider.Instance{State: provider.StateRunning}, proceed() // unknown is not gone
 	case err != nil:
 		v.set(v1alpha1.ConditionInstanceRunning, metav1.ConditionFalse, v1alpha1.ReasonProviderUnavailable, err.Error())
-		return provider.Instance{}, waitFor(max(v.Timing.BootPoll, offersWait(err))), nil
+		return provider.Instance{}, waitFor(max(v.Timing.BootPoll, offersWait(err)))
 	case ok:
 		v.claim.Status.FirstNotFoundAt = nil
-		return inst, proceed(), nil
+		return inst, proceed()
 	}
-	return provider.Instance{}, v.absent(ctx, asOf, acct.Driver), nil
+	return provider.Instance{}, v.absent(ctx, asOf, acct.Driver)
 }
 
 // absent handles a complete list without the instance.

@@ -120,7 +120,7 @@ func (r *Reconciler) claims(ctx context.Context, pool string) ([]v1alpha1.GPUNod
 func (r *Reconciler) finish(ctx context.Context, pool *v1alpha1.GPUNodePool, claims []v1alpha1.GPUNodeClaim) (reconcile.Result, error) {
 	for i := range claims {
 		if c := &claims[i]; c.DeletionTimestamp.IsZero() {
-			if err := r.Client.Delete(ctx, c); client.IgnoreNotFound(err) != nil {
+			if err := client.IgnoreNotFound(r.Client.Delete(ctx, c)); err != nil {
 				return reconcile.Result{}, err
 			}
 		}

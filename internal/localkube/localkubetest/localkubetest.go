@@ -133,7 +133,8 @@ func startShared(o options) (*Cluster, error) {
 	key := fmt.Sprintf("%t %s", o.controllers, strings.Join(o.crdDirs, " "))
 	if c := shared.clusters[key]; c != nil {
 		// One that has failed would fail every later test without saying why.
-		return c, c.Err()
+		err := c.Err()
+		return c, err
 	}
 	c, err := start(o)
 	if err != nil {

@@ -42,7 +42,8 @@ func TestSameOptionsShareACluster(t *testing.T) {
 	if a != b {
 		t.Error("the second test would start another cluster")
 	}
-	if a.Namespace(t) == a.Namespace(t) {
+	first, second := a.Namespace(t), a.Namespace(t)
+	if first == second {
 		t.Error("two tests would share a namespace")
 	}
 }

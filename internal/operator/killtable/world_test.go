@@ -340,7 +340,7 @@ func (l *life) audit(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	defer led.Close() //nolint:errcheck // it was only read
+	defer led.Close() // it was only read
 	for _, in := range books.Instances {
 		row, err := led.Get(ctx, in.Label)
 		switch {
@@ -416,7 +416,7 @@ func points(trace string) []string {
 	if err != nil {
 		return nil
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close() // it was only read
 	var out []string
 	for s := bufio.NewScanner(f); s.Scan(); {
 		out = append(out, s.Text())
