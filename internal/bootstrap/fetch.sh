@@ -26,7 +26,7 @@ else
 fi
 try=1
 until get; do
-  [ $try -ge ${GPUSCALE_FETCH_TRIES:-6} ] && { say "agent could not be fetched from $url in $try attempts"; exit 82; }
+  [ $try -ge "${GPUSCALE_FETCH_TRIES:-6}" ] && { say "agent could not be fetched from $url in $try attempts"; exit 82; }
   sleep $((try * 3))
   try=$((try + 1))
 done

@@ -28,7 +28,7 @@ import (
 	"github.com/munhq/gpuscale/internal/workerclient"
 )
 
-var bodies = flag.Int("bodies", 60, "bodies in the test of scale")
+var bodies = flag.Int("bodies", 20, "bodies in the test of scale")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
