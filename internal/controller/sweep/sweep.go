@@ -239,7 +239,7 @@ func (s *Sweeper) book(ctx context.Context, pools []v1alpha1.GPUNodePool, want m
 func (s *Sweeper) destroy(ctx context.Context, t Target, driver provider.Provider, snap Snapshot) {
 	name, in := string(t.Instance.Provider), t.Instance
 	if t.Claim == "" {
-		s.decided(ctx, in, snap)
+		s.decided(ctx, in)
 	}
 	err := driver.DestroyInstance(ctx, in.ID)
 	if err != nil && provider.KindOf(err) != provider.NotFound {
@@ -267,20 +267,26 @@ func (s *Sweeper) destroy(ctx context.Context, t Target, driver provider.Provide
 }
 
 // decided writes into the ledger that an instance without a claim is being ended, before it is: should this process end
-// in between, the row is known to be nobody's.
-func (s *Sweeper) decided(ctx context.Context, in provider.Instance, snap Snapshot) {
-	for _, row := range snap.Live {
-		if row.Token != in.Tag || row.InstanceID != "" && row.InstanceID != in.ID {
-			continue
+// in between, the row is known to be nobody's. A row that was closed as refused is reopened by what did come of it, so
+// that its cost is counted.
+func (s *Sweeper) decided(ctx context.Context, in provider.Instance) {
+	row, err := s.Ledger.Get(ctx, in.Tag)
+	if errors.Is(err, ledger.ErrUnknown) || err == nil && row.InstanceID != "" && row.InstanceID != in.ID {
+		return
+	}
+	now := s.Clock.Now()
+	if err == nil {
+		update := ledger.Instance{Token: in.Tag, InstanceID: in.ID, DestroyAskedAt: &now, EndReason: reasonSwept}
+		if !in.CreatedAt.IsZero() {
+			update.CreatedAt = &in.CreatedAt
 		}
-		now := s.Clock.Now()
-		err := s.Ledger.Update(ctx, ledger.Instance{Token: row.Token, InstanceID: in.ID, DestroyAskedAt: &now, EndReason: reasonSwept})
-		if err == nil {
-			err = s.Ledger.Event(ctx, ledger.Event{Token: row.Token, At: now, Kind: v1alpha1.ReasonOrphanDestroyed,
-				Message: "no claim accounts for instance " + in.ID})
-		}
-		if err != nil {
-			log.FromContext(ctx).Error(err, "ledger not updated", "token", row.Token)
-		}
+		err = s.Ledger.Update(ctx, update)
+	}
+	if err == nil {
+		err = s.Ledger.Event(ctx, ledger.Event{Token: in.Tag, At: now, Kind: v1alpha1.ReasonOrphanDestroyed,
+			Message: "no claim accounts for instance " + in.ID})
+	}
+	if err != nil {
+		log.FromContext(ctx).Error(err, "ledger not updated", "token", in.Tag)
 	}
 }
