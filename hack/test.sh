@@ -22,4 +22,4 @@ fi
 echo "== go test -race"
 if [ $# -eq 0 ]; then set -- ./...; fi
 # -p 2: each package with a Kubernetes of its own takes half a GiB and most of a core.
-exec go test -race -p "${GPUSCALE_TEST_PARALLEL:-2}" -timeout 20m "$@"
+exec go test -race -p "${GPUSCALE_TEST_PARALLEL:-2}" -timeout 40m "$@"
