@@ -132,11 +132,11 @@ func TestRefusedAttemptsAreInTheLedger(t *testing.T) {
 		if err != nil || len(live) != 1 || !slices.ContainsFunc(w.market.Books().Live(), func(in market.Instance) bool {
 			return in.ID == live[0].InstanceID && in.Label == live[0].Token
 		}) {
-			return fmt.Errorf("%+v, %v", live, err)
+			return fmt.Errorf("%+v, %w", live, err)
 		}
 		events, err := l.Events(w.ctx, live[0].Token)
 		if err != nil || !slices.ContainsFunc(events, func(e ledger.Event) bool { return e.Kind == "Ready" }) {
-			return fmt.Errorf("%v, %v", events, err)
+			return fmt.Errorf("%v, %w", events, err)
 		}
 		return nil
 	})
