@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +27,7 @@ import (
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	"github.com/munhq/gpuscale/internal/gatewayrun"
 	"github.com/munhq/gpuscale/internal/localkube"
+	"github.com/munhq/gpuscale/internal/localkube/localkubetest"
 	"github.com/munhq/gpuscale/internal/operator"
 )
 
@@ -250,9 +252,23 @@ var unseen = map[string]string{
 	"gpuscale-gateway: list gpuscale.io/gpunodeclaims":  streamed,
 }
 
+// forgetLeader deletes the lease that an earlier test left behind: an election then begins with its creation.
+func forgetLeader(t *testing.T) {
+	t.Helper()
+	c, err := client.New(localkubetest.Start(t).Config(), client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: secretNS, Name: "gpuscale-controller"}}
+	if err := client.IgnoreNotFound(c.Delete(t.Context(), lease)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestEveryRightIsUsed walks controller and gateway through what they do and looks for rights in the chart that nothing
 // needed. That none is missing is seen by every test here: they all run under these rules.
 func TestEveryRightIsUsed(t *testing.T) {
+	forgetLeader(t)
 	w := start(t, []market.Offer{offer("1001"), offer("1002")}, elected)
 	// Identities are made once per cluster, and another test may have been first.
 	for _, name := range []string{"gpuscale-ca", "gpuscale-gateway-client"} {
