@@ -228,7 +228,7 @@ func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Ide
 	recall := recallOnce(led, rests, strikes, cfg.Clock)
 	accounts := newAccounts(ctx, mgr.GetAPIReader(), cfg, id)
 	demandOpts := demand.Options{AllGPUPods: cfg.AllGPUPods}
-	recorder := mgr.GetEventRecorder("gpuscale")
+	recorder := boundedRecorder{mgr.GetEventRecorder("gpuscale")}
 	secrets := secretReader{mgr.GetAPIReader()}
 	controllers := []interface{ SetupWithManager(ctrl.Manager) error }{
 		&pool.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: accounts, Rests: rests, Events: recorder,

@@ -74,16 +74,15 @@ var warnings = []string{
 	v1alpha1.ReasonInvalidRequest, v1alpha1.ReasonNotReserved, v1alpha1.ReasonNoOfferInReservation,
 }
 
-// maxNote is the most that an event's note may hold.
-const maxNote = 1000
-
 func (v *visit) event(kind, reason, message string) {
-	v.Events.Eventf(v.claim, nil, kind, reason, actionOf(v.claim), "%s", short(message))
+	v.Events.Eventf(v.claim, nil, kind, reason, actionOf(v.claim), "%s", message)
 }
 
+// short bounds what a step keeps of a message, since a claim keeps its steps for life.
 func short(message string) string {
-	if len(message) > maxNote {
-		return strings.ToValidUTF8(message[:maxNote], "") + "…"
+	const most = 1000
+	if len(message) > most {
+		return strings.ToValidUTF8(message[:most], "") + "…"
 	}
 	return message
 }

@@ -200,14 +200,8 @@ func (s *Sweeper) alert(ctx context.Context, h *Halt) {
 	s.event(v1alpha1.ReasonSweepHalted, message)
 }
 
-// maxNote is the most that an event's note may hold.
-const maxNote = 1000
-
 // event is about the installation, which has no object of its own but its namespace.
 func (s *Sweeper) event(reason, message string) {
-	if len(message) > maxNote {
-		message = message[:maxNote]
-	}
 	about := &corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Namespace: s.Namespace, Name: s.Namespace}
 	s.Events.Eventf(about, nil, corev1.EventTypeWarning, reason, "Sweep", "%s", message)
 }
