@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// Duration is a length of time written like "90s", "10m" or "1h30m".
+// Duration is a length of time written like "90s", "10m" or "1h30m". The rule admits nothing that overflows a
+// time.Duration: one object that cannot be decoded would stop every list of its kind.
 //
 // +kubebuilder:validation:Type=string
-// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,3})?(ms|s|m|h)){1,4}$')",message="must be a duration such as \"90s\", \"10m\" or \"1h30m\""
+// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,3})?(ms|s|m)|[0-9]{1,5}([.][0-9]{1,3})?h){1,4}$')",message="must be a duration such as \"90s\", \"10m\" or \"1h30m\""
 // +kubebuilder:validation:MaxLength=32
 type Duration struct {
 	time.Duration `json:"-"`

@@ -36,7 +36,7 @@ type GPUNodePoolList struct {
 
 // GPUNodePoolSpec says what may be bought, where, and how much of it.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.models) || self.models.all(m, self.models.exists_one(o, o.name == m.name))",message="models: each model may be listed once; two entries have the same name"
+// +kubebuilder:validation:XValidation:rule="!has(self.models) || self.models.all(m, self.models.exists_one(o, o.name == m.name))",message="models: each model may be listed once; two entries have the same name; merge them"
 type GPUNodePoolSpec struct {
 	// Providers are the places to buy from. One provider may be listed twice with different capacity types: spot with
 	// on-demand as the fallback.
@@ -126,7 +126,7 @@ type SecretReference struct {
 
 // Requirements filter offers.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.minVRAM) || !has(self.maxVRAM) || !has(self.gpuCount) || self.minVRAM <= self.maxVRAM * self.gpuCount",message="minVRAM (the instance's total) is above maxVRAM (per GPU) times gpuCount; no offer can satisfy both"
+// +kubebuilder:validation:XValidation:rule="!has(self.minVRAM) || !has(self.maxVRAM) || !has(self.gpuCount) || self.maxVRAM == 0 || self.gpuCount == 0 || self.minVRAM <= self.maxVRAM * self.gpuCount",message="minVRAM (the instance's total) is above maxVRAM (per GPU) times gpuCount, so no offer can satisfy both; lower minVRAM, or raise maxVRAM or gpuCount"
 type Requirements struct {
 	// GPUTypes are GPU names, matched exactly or up to a '-' ("A100" is every A100). Empty means any known GPU.
 	// +kubebuilder:validation:MaxItems=64
@@ -159,11 +159,13 @@ type Requirements struct {
 	// +optional
 	MinRAM int32 `json:"minRAM,omitempty"`
 	// MinReliability is the least reliability score, from 0 to 1, as a decimal string.
-	// +kubebuilder:validation:Pattern=`^(0([.][0-9]{1,4})?|1([.]0{1,4})?)$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0([.][0-9]{1,4})?|1([.]0{1,4})?)$')",message="must be a score from 0 to 1 with at most four decimals, in quotes, for example \"0.98\""
+	// +kubebuilder:validation:MaxLength=32
 	// +optional
 	MinReliability string `json:"minReliability,omitempty"`
 	// MinCUDA is the least CUDA version that the driver must serve, like "12.8".
-	// +kubebuilder:validation:Pattern=`^[0-9]{1,2}[.][0-9]{1,2}$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9]{1,2}[.][0-9]{1,2}$')",message="must be a CUDA version of two numbers, in quotes, for example \"12.8\""
+	// +kubebuilder:validation:MaxLength=32
 	// +optional
 	MinCUDA string `json:"minCUDA,omitempty"`
 }
@@ -218,7 +220,7 @@ type Consolidation struct {
 	// +optional
 	Policy string `json:"policy,omitempty"`
 	// MinSaving is the least saving that justifies a move, in $/h.
-	// +kubebuilder:validation:XValidation:rule="self >= 0.0",message="must not be negative"
+	// +kubebuilder:validation:XValidation:rule="self >= 0.0",message="must not be negative: the least saving that justifies a move, in $/h, for example 0.10"
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self < 0.0 || (double(int(self * 1000000.0 + 0.5)) - self * 1000000.0 < 0.001 && self * 1000000.0 - double(int(self * 1000000.0 + 0.5)) < 0.001)",message="at most six decimals: the smallest step is 0.000001"
 	MinSaving *money.Dollars `json:"minSaving,omitempty"`
@@ -251,21 +253,25 @@ type Bootstrap struct {
 	// AgentURL is where instances fetch the agent; AgentSHA256 pins it.
 	// +optional
 	AgentURL string `json:"agentURL,omitempty"`
-	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
+	// AgentSHA256 is the SHA-256 of the file at agentURL.
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9a-f]{64}$')",message="must be the SHA-256 of the file at agentURL: 64 digits from 0 to 9 and a to f, as sha256sum prints them"
+	// +kubebuilder:validation:MaxLength=256
 	// +optional
 	AgentSHA256 string `json:"agentSHA256,omitempty"`
 }
 
 // EnvVar is one environment variable of the engines.
 type EnvVar struct {
-	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
+	// Name of the variable.
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z_][A-Za-z0-9_]*$')",message="must be a variable's name: letters, digits and _, not beginning with a digit, for example VLLM_LOGGING_LEVEL"
+	// +kubebuilder:validation:MaxLength=256
 	Name  string `json:"name"`
 	Value string `json:"value,omitempty"`
 }
 
 // PoolModel is a model that a pool serves without a pod.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",message="minReplicas is above maxReplicas"
+// +kubebuilder:validation:XValidation:rule="!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",message="minReplicas is above maxReplicas; lower minReplicas or raise maxReplicas"
 type PoolModel struct {
 	// Name that requests use.
 	// +kubebuilder:validation:MinLength=1
@@ -310,7 +316,7 @@ type Limits struct {
 	// +optional
 	MaxGPUs *int32 `json:"maxGPUs,omitempty"`
 	// MaxCostPerHour over all instances of the pool, in $/h.
-	// +kubebuilder:validation:XValidation:rule="self >= 0.0",message="must not be negative: the most that all instances of the pool may cost together, in $/h"
+	// +kubebuilder:validation:XValidation:rule="self >= 0.0",message="must not be negative: the most that all instances of the pool may cost together, in $/h, for example 3.00"
 	// +kubebuilder:validation:XValidation:rule="self < 0.0 || (double(int(self * 1000000.0 + 0.5)) - self * 1000000.0 < 0.001 && self * 1000000.0 - double(int(self * 1000000.0 + 0.5)) < 0.001)",message="at most six decimals: the smallest step is 0.000001"
 	MaxCostPerHour money.Dollars `json:"maxCostPerHour"`
 }

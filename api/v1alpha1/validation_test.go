@@ -75,113 +75,100 @@ func TestExamplePoolAppliesUnchanged(t *testing.T) {
 	}
 }
 
-// TestPoolsThatMakeNoSenseAreRefused: each mistake gets a sentence that says what would be right, and changes nothing.
-func TestPoolsThatMakeNoSenseAreRefused(t *testing.T) {
-	c, ctx := newClient(t), context.Background()
-	for _, tc := range []struct {
-		name string
-		path []string
-		// value to set; nil removes the field.
-		value any
-		want  string
-	}{
-		{"minNodes over maxNodes", []string{"scaling", "minNodes"}, int64(9), "minNodes is above maxNodes; lower minNodes or raise maxNodes"},
-		{"minNodes over the default", []string{"scaling"}, map[string]any{"minNodes": int64(11)}, "minNodes is above maxNodes"},
-		{"negative maxPrice", provider("maxPrice"), -0.5, "maxPrice is required and must be above 0"},
-		{"zero maxPrice", provider("maxPrice"), int64(0), "maxPrice is required and must be above 0"},
-		{"missing maxPrice", provider("maxPrice"), nil, "maxPrice is required and must be above 0"},
-		{"price of seven decimals", provider("maxPrice"), 0.1234567, "at most six decimals"},
-		{"price as a string", provider("maxPrice"), "0.50", "must be of type number"},
-		{"unknown provider", provider("name"), "vastai", "unknown provider; use one of vast.ai, runpod"},
-		{"capacity type", provider("capacityType"), "reserved", `supported values: "spot", "on-demand"`},
-		{"node type", provider("nodeType"), "member", `supported values: "standalone"`},
-		{"no providers", []string{"providers"}, []any{}, "should have at least 1 items"},
-		{"the same entry twice", []string{"providers"}, []any{
-			map[string]any{"name": "vast.ai", "maxPrice": 0.5}, map[string]any{"name": "vast.ai", "maxPrice": 0.6}},
-			"the same name and capacityType are listed twice"},
-		{"negative maxCostPerHour", []string{"limits", "maxCostPerHour"}, int64(-3), "must not be negative"},
-		{"missing maxCostPerHour", []string{"limits", "maxCostPerHour"}, nil, "spec.limits.maxCostPerHour: Required value"},
-		{"duplicate model", []string{"models"}, []any{map[string]any{"name": "m"}, map[string]any{"name": "m"}}, "Duplicate value"},
-		{"replicas of a model", []string{"models"}, []any{map[string]any{"name": "m", "minReplicas": int64(3), "maxReplicas": int64(2)}},
-			"minReplicas is above maxReplicas"},
-		{"unparsable duration", []string{"scaling", "cooldownPeriod"}, "2 minutes", `must be a duration such as "90s", "10m" or "1h30m"`},
-		{"duration without a unit", []string{"scaling", "batchWindow"}, "10", `must be a duration such as "90s"`},
-		{"negative duration", []string{"scaling", "batchWindow"}, "-10s", `must be a duration such as "90s"`},
-		{"VRAM that no offer can have", []string{"requirements"}, map[string]any{"minVRAM": int64(100), "maxVRAM": int64(24), "gpuCount": int64(2)},
-			"minVRAM (the instance's total) is above maxVRAM"},
-		{"reliability", []string{"requirements", "minReliability"}, "95%", "spec.requirements.minReliability"},
-		{"CUDA", []string{"requirements", "minCUDA"}, "12", "spec.requirements.minCUDA"},
-		{"agent hash", []string{"bootstrap", "agentSHA256"}, "latest", "spec.bootstrap.agentSHA256"},
-		{"namespace of the Secret", append(provider("apiKeySecret"), "namespace"), nil, "namespace: Required value"},
-		{"misspelt field", []string{"scaling", "maxNode"}, int64(3), "unknown field"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			u := examplePool(t)
-			u.SetName("refused")
-			edit(t, u, tc.path, tc.value)
-			err := client.WithFieldValidation(c, metav1.FieldValidationStrict).Create(ctx, u)
-			if err == nil {
-				t.Fatal("accepted")
-			}
-			if !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("refused with\n%v\nwant it to say %q", err, tc.want)
-			}
-			if err := c.Get(ctx, client.ObjectKeyFromObject(u), &v1alpha1.GPUNodePool{}); !apierrors.IsNotFound(err) {
-				t.Errorf("a refused pool left something behind: %v", err)
-			}
-		})
-	}
+// server is a real API server that is asked about objects.
+type server struct {
+	t      *testing.T
+	client client.Client
 }
 
-func provider(field string) []string { return []string{"providers", "0", field} }
+func newServer(t *testing.T) server {
+	return server{t, client.WithFieldValidation(newClient(t), metav1.FieldValidationStrict)}
+}
 
-// edit sets or removes one field below spec; "0" is the first entry of a list.
-func edit(t *testing.T, u *unstructured.Unstructured, path []string, value any) {
+// keep creates a copy of a sound object that bad input is then tried on, too.
+func (s server) keep(full *unstructured.Unstructured) *unstructured.Unstructured {
+	s.t.Helper()
+	u := full.DeepCopy()
+	u.SetName("kept")
+	if err := s.client.Create(s.t.Context(), u); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		if err := s.client.Delete(context.Background(), u); err != nil {
+			s.t.Error(err)
+		}
+	})
+	return u
+}
+
+// refuses insists that u can neither be created nor made of what is kept, that both refusals say so, and that nothing
+// has changed afterwards.
+func (s server) refuses(t *testing.T, kept, u *unstructured.Unstructured, says ...string) {
 	t.Helper()
-	at := u.Object["spec"].(map[string]any)
-	for len(path) > 1 {
-		if path[1] == "0" {
-			at, path = at[path[0]].([]any)[0].(map[string]any), path[2:]
-			continue
-		}
-		if at[path[0]] == nil {
-			at[path[0]] = map[string]any{}
-		}
-		at, path = at[path[0]].(map[string]any), path[1:]
+	u.SetName("refused")
+	refusal(t, s.client.Create(t.Context(), u), says)
+	if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(u), u.DeepCopy()); !apierrors.IsNotFound(err) {
+		t.Errorf("something refused was created: %v", err)
 	}
-	if value == nil {
-		delete(at, path[0])
-		return
-	}
-	at[path[0]] = value
+	s.leaves(t, kept, u, says...)
 }
 
-// TestClaimSpecIsFixed: only placements may change.
-func TestClaimSpecIsFixed(t *testing.T) {
-	c, ctx := newClient(t), context.Background()
-	claim := &v1alpha1.GPUNodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "fixed"}}
-	claim.Spec = v1alpha1.GPUNodeClaimSpec{Pool: "p", MaxPrice: money.MustParse("0.44"),
-		Providers:    []v1alpha1.ProviderSpec{{Name: "vast.ai", NodeType: "standalone", CapacityType: "spot", MaxPrice: money.MustParse("0.50")}},
-		Requirements: v1alpha1.Requirements{GPUCount: 1, MinDisk: 50},
-		Bootstrap:    v1alpha1.Bootstrap{Image: "vllm/vllm-openai:latest"}}
-	if err := c.Create(ctx, claim); err != nil {
+// leaves insists that what is kept cannot be made into u.
+func (s server) leaves(t *testing.T, kept, u *unstructured.Unstructured, says ...string) {
+	t.Helper()
+	changed, after := kept.DeepCopy(), kept.DeepCopy()
+	changed.Object["spec"] = u.Object["spec"]
+	refusal(t, s.client.Update(t.Context(), changed), says)
+	if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(kept), after); err != nil {
 		t.Fatal(err)
 	}
-	for name, change := range map[string]func(*v1alpha1.GPUNodeClaimSpec){
-		"pool":         func(s *v1alpha1.GPUNodeClaimSpec) { s.Pool = "q" },
-		"price":        func(s *v1alpha1.GPUNodeClaimSpec) { s.MaxPrice = money.MustParse("9") },
-		"providers":    func(s *v1alpha1.GPUNodeClaimSpec) { s.Providers[0].MaxPrice = money.MustParse("9") },
-		"requirements": func(s *v1alpha1.GPUNodeClaimSpec) { s.Requirements.MinRAM = 64 },
-		"bootstrap":    func(s *v1alpha1.GPUNodeClaimSpec) { s.Bootstrap.Args = []string{"--x"} },
-	} {
-		changed := claim.DeepCopy()
-		change(&changed.Spec)
-		if err := c.Update(ctx, changed); err == nil || !strings.Contains(err.Error(), "a claim's spec cannot be changed") {
-			t.Errorf("%s: %v, want it refused", name, err)
+	if after.GetResourceVersion() != kept.GetResourceVersion() {
+		t.Errorf("something refused changed what was there: %v", after.Object["spec"])
+	}
+}
+
+func refusal(t *testing.T, err error, says []string) {
+	t.Helper()
+	if err == nil {
+		t.Error("accepted")
+		return
+	}
+	for _, part := range says {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("refused with\n%v\nwant it to say %q", err, part)
 		}
 	}
-	claim.Spec.Placements = []v1alpha1.Placement{{Workload: "m", Source: "m", GPUs: 1, GPUFraction: 1000, Since: metav1.Now()}}
-	if err := c.Update(ctx, claim); err != nil {
-		t.Errorf("placements: %v", err)
+}
+
+// accepts insists that u can be created, and that our own types can read it: one object that they cannot would stop every
+// list of its kind.
+func (s server) accepts(t *testing.T, u *unstructured.Unstructured) {
+	t.Helper()
+	u.SetName("accepted")
+	if err := s.client.Create(t.Context(), u); err != nil {
+		t.Error(err)
+		return
+	}
+	s.reads(t, u)
+	if err := s.client.Delete(t.Context(), u); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// changes insists that what is kept can be made into u.
+func (s server) changes(t *testing.T, kept, u *unstructured.Unstructured) {
+	t.Helper()
+	kept.Object["spec"] = u.Object["spec"]
+	if err := s.client.Update(t.Context(), kept); err != nil {
+		t.Error(err)
+	}
+	s.reads(t, kept)
+}
+
+func (s server) reads(t *testing.T, u *unstructured.Unstructured) {
+	t.Helper()
+	typed := map[string]client.Object{"GPUNodePool": &v1alpha1.GPUNodePool{}, "GPUNodeClaim": &v1alpha1.GPUNodeClaim{}}[u.GetKind()]
+	if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(u), typed); err != nil {
+		t.Errorf("accepted, and our own types cannot read it: %v", err)
 	}
 }
