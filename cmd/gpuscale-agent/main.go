@@ -1,5 +1,6 @@
 // Command gpuscale-agent runs first on a rented machine. It reads its boot data from GPUSCALE_BOOT, or from the file
-// named by --boot-file, and serves until SIGTERM; GPUSCALE_LISTEN overrides where it listens.
+// named by --boot-file, and serves until SIGTERM; GPUSCALE_LISTEN overrides where it listens. GPUSCALE_ENGINE_COMMAND,
+// GPUSCALE_MAX_IN_FLIGHT and GPUSCALE_MAX_BODY_BYTES are its settings where those of the pool have none.
 //
 // It exits 0 when it was told to end, 1 when it cannot listen, and 2, with one line, when its arguments or boot data
 // are missing or not understood.
@@ -63,7 +64,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stderr 
 		return exitUsage
 	}
 	a, err := agent.New(agent.Config{
-		Boot: boot, Version: version, Runner: agent.ProcessRunner{},
+		Boot: boot, Version: version, Runner: agent.ProcessRunner{}, Machine: settings(getenv),
 		Log: slog.New(slog.NewTextHandler(stderr, nil)).With("claim", boot.ClaimName),
 	})
 	if err != nil {
@@ -81,6 +82,17 @@ func run(ctx context.Context, args []string, getenv func(string) string, stderr 
 		return exitFailure
 	}
 	return exitOK
+}
+
+// settings are the agent's own in the environment.
+func settings(getenv func(string) string) map[string]string {
+	out := map[string]string{}
+	for _, name := range []string{agentapi.EnvEngineCommand, agentapi.EnvMaxInFlight, agentapi.EnvMaxBody} {
+		if value := getenv(name); value != "" {
+			out[name] = value
+		}
+	}
+	return out
 }
 
 func bootData(file string, getenv func(string) string) (agentapi.Boot, error) {

@@ -27,9 +27,10 @@ type Config struct {
 	Probe Probe
 	// Clock is the source of time; nil means RealClock.
 	Clock Clock
-	// Command is the engine's program and first arguments, in which {source} and {name} stand for the model's; nil means
-	// DefaultCommand.
+	// Command is the engine's where no setting names another (agentapi.EnvEngineCommand); nil means DefaultCommand.
 	Command []string
+	// Machine holds the agent's settings (agentapi.EnvEngineCommand and its neighbours) where a desired set has none.
+	Machine map[string]string
 	// Version is reported in the status.
 	Version string
 	// Log takes the agent's own few lines; nil drops them.
@@ -51,6 +52,8 @@ type Settings struct {
 	BackOff time.Duration
 	// StableAfter is how long an engine must have served for earlier restarts to be forgotten (10 min).
 	StableAfter time.Duration
+	// BodyTimeout bounds the time that a request's body may take to arrive (2 min).
+	BodyTimeout time.Duration
 	// DrainTimeout bounds the wait for the requests of a model that is no longer desired (5 min).
 	DrainTimeout time.Duration
 	// ShutdownDrain bounds the wait for all requests when the agent is told to end (25 s).
@@ -67,6 +70,7 @@ func (s Settings) withDefaults() Settings {
 		DeathTime:      cmp.Or(s.DeathTime, 8*time.Second),
 		BackOff:        cmp.Or(s.BackOff, 2*time.Second),
 		StableAfter:    cmp.Or(s.StableAfter, 10*time.Minute),
+		BodyTimeout:    cmp.Or(s.BodyTimeout, 2*time.Minute),
 		DrainTimeout:   cmp.Or(s.DrainTimeout, 5*time.Minute),
 		ShutdownDrain:  cmp.Or(s.ShutdownDrain, 25*time.Second),
 		StopGrace:      cmp.Or(s.StopGrace, 20*time.Second),
@@ -95,6 +99,7 @@ type Agent struct {
 	units      []*unit // desired and retiring, in order of arrival
 	generation int64
 	env        map[string]string
+	maxBody    int64
 	draining   bool
 	ended      bool // no new goroutine may join work
 	inFlight   int
@@ -126,6 +131,9 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	if _, err := optionsOf(nil, cfg.Machine); err != nil {
+		return nil, err
+	}
 	cfg.Settings = cfg.Settings.withDefaults()
 	config.Time = cfg.Clock.Now
 	id := make([]byte, 8)
@@ -133,6 +141,7 @@ func New(cfg Config) (*Agent, error) {
 		return nil, err
 	}
 	a := &Agent{cfg: cfg, tls: config, bootID: hex.EncodeToString(id), probed: make(chan struct{})}
+	a.adopt(nil)
 	a.life, a.end = context.WithCancel(context.Background())
 	a.hard, a.kill = context.WithCancel(context.Background())
 	return a, nil

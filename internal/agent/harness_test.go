@@ -27,6 +27,9 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
+	if kind := os.Getenv(envEngine); kind != "" {
+		engineMain(kind, os.Args[1])
+	}
 	dir, err := os.MkdirTemp("", "agent-test")
 	if err != nil {
 		panic(err)

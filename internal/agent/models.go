@@ -25,7 +25,8 @@ func (a *Agent) put(d agentapi.DesiredModels) error {
 	}
 	newer := d.Generation > a.generation
 	sameEnv := maps.Equal(d.Env, a.env)
-	a.generation, a.env = d.Generation, d.Env
+	a.generation = d.Generation
+	a.adopt(d.Env)
 	for _, u := range a.units {
 		u.log.blank(d.Env)
 		i := slices.IndexFunc(d.Models, func(m agentapi.DesiredModel) bool { return same(m, u.spec) })
@@ -45,6 +46,20 @@ func (a *Agent) put(d agentapi.DesiredModels) error {
 		}
 	}
 	return nil
+}
+
+// adopt takes over an environment and the settings in it. A setting that cannot be read fails the engines that start with
+// it, not those that run. The agent is locked, or not shared yet.
+func (a *Agent) adopt(env map[string]string) {
+	a.env = env
+	o, err := optionsOf(env, a.cfg.Machine)
+	if err != nil {
+		return
+	}
+	a.maxBody = o.maxBody
+	for _, u := range a.units {
+		u.most = o.mostInFlight(u.spec.Args)
+	}
 }
 
 // resume undoes POST /drain for one model. The agent is locked.
@@ -113,10 +128,15 @@ func (a *Agent) starts() bool {
 	return (a.failure == nil || a.failure.Step != agentapi.StepGPUsFound) && !a.draining
 }
 
-func (a *Agent) envOf(gpus []int) map[string]string {
+// startOf is what an engine that starts now is started with.
+func (a *Agent) startOf(gpus []int) (options, map[string]string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return envFor(a.env, gpus)
+	o, err := optionsOf(a.env, a.cfg.Machine)
+	if o.command == nil {
+		o.command = a.cfg.Command
+	}
+	return o, envFor(a.env, gpus), err
 }
 
 // drain refuses new work from now on, for one model or for all. False means that the model is not known.
@@ -162,6 +182,9 @@ func (a *Agent) admit(model string) (*unit, *httputil.ReverseProxy, string) {
 		return nil, nil, agentapi.RefusedDraining
 	case u.proxy == nil:
 		return nil, nil, agentapi.RefusedNotReady
+	case u.inFlight >= u.most:
+		u.refused++
+		return nil, nil, agentapi.RefusedFull
 	}
 	now := a.cfg.Clock.Now()
 	u.inFlight++

@@ -12,15 +12,12 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"strings"
+	"time"
 
 	"github.com/munhq/gpuscale/internal/agentapi"
 )
 
-const (
-	// maxBody bounds a request's body, which is held in memory until the engine has it.
-	maxBody      = 32 << 20
-	maxModelName = 512
-)
+const maxModelName = 512
 
 // generates are the paths that reach an engine. Everything else that an engine serves stays on loopback.
 var generates = []string{
@@ -29,7 +26,7 @@ var generates = []string{
 
 // generate passes a request to the engine of the model that its body names, and counts it until it has ended.
 func (a *Agent) generate(w http.ResponseWriter, r *http.Request) {
-	body, err := readBody(w, r)
+	body, err := a.readBody(w, r)
 	if err != nil {
 		var tooLarge *http.MaxBytesError
 		if errors.As(err, &tooLarge) {
@@ -58,16 +55,29 @@ func (a *Agent) generate(w http.ResponseWriter, r *http.Request) {
 	proxy.ServeHTTP(w, r)
 }
 
-func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	limited := http.MaxBytesReader(w, r.Body, maxBody)
-	if r.ContentLength > maxBody {
-		return nil, &http.MaxBytesError{Limit: maxBody}
+// readBody reads the whole body within its limits of size and time, so that the request can be sent more than once and a
+// slow caller holds nothing of the engine's.
+func (a *Agent) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	a.mu.Lock()
+	most := a.maxBody
+	a.mu.Unlock()
+	if r.ContentLength > most {
+		w.Header().Set("Connection", "close") // What is left of the body is not read.
+		return nil, &http.MaxBytesError{Limit: most}
 	}
+	control := http.NewResponseController(w)
+	// A writer without deadlines is a test's.
+	_ = control.SetReadDeadline(a.cfg.Clock.Now().Add(a.cfg.Settings.BodyTimeout))
 	var body bytes.Buffer
 	if r.ContentLength > 0 {
-		body.Grow(int(r.ContentLength) + bytes.MinRead)
+		// One allocation for most; a caller who promises much and sends little costs little.
+		body.Grow(int(min(r.ContentLength, 1<<20)) + bytes.MinRead)
 	}
-	_, err := body.ReadFrom(limited)
+	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, most))
+	_ = control.SetReadDeadline(time.Time{}) // From now on the connection is only watched for the caller's leaving.
+	if err != nil {
+		w.Header().Set("Connection", "close")
+	}
 	return body.Bytes(), err
 }
 
@@ -153,12 +163,21 @@ var refusals = map[string]string{
 	agentapi.RefusedDraining: "this worker is draining",
 	agentapi.RefusedNotReady: "the model is not ready on this worker",
 	agentapi.RefusedNoModel:  "the model is not served by this worker",
+	agentapi.RefusedFull:     "the model has as many requests as it takes on this worker; try again shortly",
 }
 
-// refuse answers with the marked 503, which says that the request was not started.
+// retryAfter is the Retry-After of a full engine, in seconds. A place is free with the next answer that ends.
+const retryAfter = "1"
+
+// refuse answers with the marked 503, or 429 for want of room, which says that the request was not started.
 func refuse(w http.ResponseWriter, refusal string) {
 	w.Header().Set(agentapi.HeaderRefused, refusal)
-	openAIError(w, http.StatusServiceUnavailable, refusals[refusal])
+	code := http.StatusServiceUnavailable
+	if refusal == agentapi.RefusedFull {
+		code = http.StatusTooManyRequests
+		w.Header().Set("Retry-After", retryAfter)
+	}
+	openAIError(w, code, refusals[refusal])
 }
 
 // openAIError answers as vLLM does.

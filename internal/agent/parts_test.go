@@ -32,12 +32,12 @@ func TestTheAgentsArgumentsCannotBeOverridden(t *testing.T) {
 	} {
 		m := agentapi.DesiredModel{Name: "q", Source: "acme/q", Args: c.args, GPUs: c.gpus}
 		want := append(append([]string{"vllm", "serve", "acme/q"}, c.want...), tail...)
-		if got := commandFor(DefaultCommand(), m); !slices.Equal(got, want) {
+		if got, _ := commandFor(DefaultCommand(), m); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
 	for fraction, want := range map[int]string{1000: "0.9000", 500: "0.4500", 333: "0.2997"} {
-		got := commandFor(nil, agentapi.DesiredModel{Name: "q", GPUFraction: fraction})
+		got, _ := commandFor(nil, agentapi.DesiredModel{Name: "q", GPUFraction: fraction})
 		if got[0] != "--gpu-memory-utilization" || got[1] != want {
 			t.Errorf("fraction %d: %q", fraction, got)
 		}

@@ -22,13 +22,15 @@ var (
 
 // untilReady waits until the engine truly serves: it is healthy, lists the model, and has completed one token, which
 // also pays for what the engine does lazily. Nil means ready.
-func (u *unit) untilReady(engine Engine, mark int) *agentapi.Failure {
+//
+// Another server than vLLM need not have /health or list the model under its name; the completion decides.
+func (u *unit) untilReady(engine Engine, foreign bool, mark int) *agentapi.Failure {
 	limit := cmp.Or(time.Duration(u.spec.LoadTimeoutSeconds)*time.Second, u.agent.cfg.Settings.LoadTimeout)
 	ctx, cancel := u.agent.whileAlive(u.stop, engine, limit)
 	defer cancel()
 	client := &http.Client{Transport: engine.Transport()}
 
-	asked := u.agent.untilListed(ctx, client, u.spec.Name)
+	asked := u.agent.untilListed(ctx, client, u.spec.Name, foreign)
 	if ctx.Err() != nil {
 		return u.failureOf(ctx, engine, mark, asked)
 	}
@@ -118,10 +120,10 @@ func stepOf(state string) string {
 }
 
 // untilListed asks until the engine is healthy and lists the model, or ctx ends. It returns the last complaint.
-func (a *Agent) untilListed(ctx context.Context, client *http.Client, name string) error {
+func (a *Agent) untilListed(ctx context.Context, client *http.Client, name string, foreign bool) error {
 	var last error
 	for {
-		err := listed(ctx, client, name)
+		err := listed(ctx, client, name, foreign)
 		if err == nil {
 			return nil
 		}
@@ -134,11 +136,14 @@ func (a *Agent) untilListed(ctx context.Context, client *http.Client, name strin
 	}
 }
 
-func listed(ctx context.Context, client *http.Client, name string) error {
+func listed(ctx context.Context, client *http.Client, name string, foreign bool) error {
 	if code, _, err := ask(ctx, client, http.MethodGet, "/health", nil); err != nil {
 		return err
-	} else if code != http.StatusOK {
+	} else if code != http.StatusOK && (!foreign || code != http.StatusNotFound) {
 		return fmt.Errorf("/health answers %d", code)
+	}
+	if foreign {
+		return nil
 	}
 	code, body, err := ask(ctx, client, http.MethodGet, "/v1/models", nil)
 	if err != nil {

@@ -162,6 +162,7 @@ func (a *Agent) metrics() string {
 	}{
 		{"gpuscale_agent_requests_in_flight", "gauge", "Requests being served.", func(u *unit) int64 { return int64(u.inFlight) }},
 		{"gpuscale_agent_requests_total", "counter", "Requests admitted.", func(u *unit) int64 { return u.requests }},
+		{"gpuscale_agent_requests_refused_total", "counter", "Requests refused for want of room.", func(u *unit) int64 { return u.refused }},
 		{"gpuscale_agent_engine_restarts", "gauge", "Restarts of the engine since it last was stable.", func(u *unit) int64 { return int64(u.restarts) }},
 		{"gpuscale_agent_model_ready", "gauge", "1 while the model takes requests.", func(u *unit) int64 {
 			if u.proxy != nil && !u.drained && !a.draining {

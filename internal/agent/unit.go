@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http/httputil"
+	"strings"
 	"time"
 
 	"github.com/munhq/gpuscale/internal/agentapi"
@@ -33,7 +34,9 @@ type unit struct {
 	drained  bool                   // POST /drain named it
 	retiring bool
 	inFlight int
+	most     int // requests in flight at once
 	requests int64
+	refused  int64 // for want of room
 	last     time.Time
 }
 
@@ -44,6 +47,9 @@ func (a *Agent) newUnit(spec agentapi.DesiredModel) *unit {
 	u := &unit{agent: a, spec: spec, state: agentapi.StatePending, since: a.cfg.Clock.Now()}
 	u.log = newRing(u.observe)
 	u.log.blank(a.env)
+	if o, err := optionsOf(a.env, a.cfg.Machine); err == nil {
+		u.most = o.mostInFlight(spec.Args)
+	}
 	u.stop, u.end = context.WithCancel(a.life)
 	return u
 }
@@ -81,19 +87,23 @@ func (u *unit) live() (agentapi.Failure, time.Duration) {
 	defer share.release()
 	mark := u.log.mark()
 	u.step(agentapi.StepDownloading, agentapi.StateDownloading, "")
-	engine, err := u.agent.cfg.Runner.Start(EngineSpec{
-		Name:    u.spec.Name,
-		Command: commandFor(u.agent.cfg.Command, u.spec),
-		Env:     u.agent.envOf(share.gpus),
-		Log:     u.log,
-	})
+	options, env, err := u.agent.startOf(share.gpus)
+	if err != nil {
+		return agentapi.Failure{Step: agentapi.StepDownloading, Exit: agentapi.ExitBadArgument, Message: shorten(err.Error(), maxMessage)}, 0
+	}
+	command, dropped := commandFor(options.command, u.spec)
+	if len(dropped) > 0 {
+		// The log is where whoever misses them looks. It never fails, and values may be secrets.
+		_, _ = fmt.Fprintf(u.log, "gpuscale: not passed on, since gpuscale decides them: %s\n", strings.Join(dropped, " "))
+	}
+	engine, err := u.agent.cfg.Runner.Start(EngineSpec{Name: u.spec.Name, Command: command, Env: env, Log: u.log})
 	if err != nil {
 		return u.notStarted(err), 0
 	}
 	// Before the share is released, the engine is gone.
 	defer engine.Stop(u.agent.hard, u.agent.cfg.Settings.StopGrace)
 
-	if failure := u.untilReady(engine, mark); failure != nil {
+	if failure := u.untilReady(engine, foreign(options.command), mark); failure != nil {
 		return *failure, 0
 	}
 	share.up()

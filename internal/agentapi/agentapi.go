@@ -21,11 +21,12 @@ const (
 	RoleGateway    = "gateway"
 )
 
-// HeaderRefused marks a 503 of the agent's own, as opposed to one of an engine: the request was not started and can be
-// sent elsewhere. Its value is one of the Refused constants.
+// HeaderRefused marks an answer of the agent's own, as opposed to one of an engine: the request was not started and can be
+// sent elsewhere. Its value is one of the Refused constants. The status is 429 with Retry-After for RefusedFull, else 503.
 const HeaderRefused = "Gpuscale-Refused"
 
-// Why the agent refused a request.
+// Why the agent refused a request. RefusedFull: as many requests are in flight as the engine may have, and the agent
+// queues none.
 const (
 	RefusedDraining = "draining"
 	RefusedNotReady = "not-ready"
@@ -38,6 +39,17 @@ const (
 const (
 	EnvBoot   = "GPUSCALE_BOOT"
 	EnvListen = "GPUSCALE_LISTEN"
+)
+
+// Settings of the agent's, in its environment or in DesiredModels.Env, which wins. No engine sees them.
+const (
+	// EnvEngineCommand is the engine's command: words between spaces, or a JSON list of words. Package agent says which
+	// placeholders it may hold.
+	EnvEngineCommand = "GPUSCALE_ENGINE_COMMAND"
+	// EnvMaxInFlight is how many requests one engine may have at once.
+	EnvMaxInFlight = "GPUSCALE_MAX_IN_FLIGHT"
+	// EnvMaxBody bounds a request's body, in bytes.
+	EnvMaxBody = "GPUSCALE_MAX_BODY_BYTES"
 )
 
 // MaxBootBytes bounds the encoded boot data.

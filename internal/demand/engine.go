@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/munhq/gpuscale/internal/agentapi"
 )
 
 // engineLine is what a command line says about the model that it serves.
@@ -47,32 +49,13 @@ func EngineArgs(args []string, gpus int) []string {
 	return line.argsFor(gpus)
 }
 
-// flagKind says what follows a flag that is ours.
-type flagKind int
-
-const (
-	flagAlone flagKind = iota
-	flagOne
-	flagMany
-)
-
-// ourFlags are never passed through: the agent sets them, or they would move the engine away from where the agent
-// expects it.
-var ourFlags = map[string]flagKind{
-	"model":                  flagOne,
-	"served-model-name":      flagMany,
-	"host":                   flagOne,
-	"port":                   flagOne,
-	"uds":                    flagOne,
-	"root-path":              flagOne,
-	"ssl-keyfile":            flagOne,
-	"ssl-certfile":           flagOne,
-	"ssl-ca-certs":           flagOne,
-	"ssl-cert-reqs":          flagOne,
-	"api-key":                flagMany,
-	"gpu-memory-utilization": flagOne,
-	"disable-log-stats":      flagAlone,
-	"tensor-parallel-size":   flagOne,
+// ours reports whether a flag is never passed through: the agent sets it, or it would move the engine away from where the
+// agent expects it. It also says what follows the flag.
+func ours(name string) (agentapi.Arity, bool) {
+	if name == "tensor-parallel-size" { // See argsFor.
+		return agentapi.OneValue, true
+	}
+	return agentapi.OwnFlag(name)
 }
 
 var shortFlags = map[string]string{
@@ -90,7 +73,7 @@ func parseFlags(words []string) engineLine {
 			continue
 		}
 		e.note(name, values)
-		if _, ours := ourFlags[name]; !ours {
+		if _, own := ours(name); !own {
 			e.args = append(e.args, words[i:next]...)
 		}
 		i = next
@@ -114,10 +97,10 @@ func readFlag(words []string, i int) (name string, values []string, next int) {
 		return name, []string{value}, i + 1
 	}
 	most := len(words)
-	switch kind, ours := ourFlags[name]; {
-	case ours && kind == flagAlone:
+	switch arity, own := ours(name); {
+	case own && arity == agentapi.Alone:
 		most = 0
-	case ours && kind == flagOne:
+	case own && arity == agentapi.OneValue:
 		most = 1
 	}
 	next = i + 1

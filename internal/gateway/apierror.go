@@ -30,6 +30,7 @@ func (e *apiError) body() any { return map[string]*apiError{"error": e} }
 const (
 	typeInvalid = "invalid_request_error"
 	typeServer  = "server_error"
+	typeLimit   = "rate_limit_error"
 
 	// There is nothing to compute these from yet: a machine takes minutes, a model that moves or loads less.
 	retryAtZero   = time.Minute
@@ -45,6 +46,12 @@ func invalid(status int, code, format string, args ...any) *apiError {
 
 func unavailable(after time.Duration, code, format string, args ...any) *apiError {
 	return &apiError{status: http.StatusServiceUnavailable, retryAfter: after, Type: typeServer, Code: code,
+		Message: fmt.Sprintf(format, args...)}
+}
+
+// tooMany is for want of room: the client is to wait and ask again, which OpenAI's libraries do by themselves.
+func tooMany(after time.Duration, format string, args ...any) *apiError {
+	return &apiError{status: http.StatusTooManyRequests, retryAfter: after, Type: typeLimit, Code: "worker_busy",
 		Message: fmt.Sprintf(format, args...)}
 }
 

@@ -83,7 +83,9 @@ type attempts struct {
 	stale     string
 	staleUsed bool
 	lost      int
-	last      *failure
+	// full: some worker has no room, so that one has as soon as an answer ends.
+	full bool
+	last *failure
 }
 
 // failure is why an attempt gave no answer.
@@ -100,6 +102,7 @@ type failure struct {
 func (a *attempts) failed(uid string, f *failure) {
 	a.last = f
 	a.skip[uid] = true
+	a.full = a.full || f.refused == agentapi.RefusedFull
 	if f.kind == "lost" {
 		a.lost++
 	}
@@ -113,7 +116,7 @@ func (e *exchange) send() (*http.Response, error) {
 	tried := attempts{skip: map[string]bool{}}
 	for {
 		if !e.acquire(&tried) {
-			return nil, e.exhausted(tried.last)
+			return nil, e.exhausted(&tried)
 		}
 		if tried.last != nil {
 			e.record.retries++
@@ -162,8 +165,10 @@ func (e *exchange) acquire(tried *attempts) bool {
 }
 
 // exhausted says why no worker is left to try.
-func (e *exchange) exhausted(last *failure) *apiError {
-	switch {
+func (e *exchange) exhausted(tried *attempts) *apiError {
+	switch last := tried.last; {
+	case tried.full && last.kind != "lost":
+		return tooMany(retrySoon, "Every worker of the model %q has as many requests as it takes.", e.model)
 	case last == nil: // The last worker left between the look-up and the choice.
 		model, problem := e.g.known(e.model)
 		if problem != nil {
@@ -219,7 +224,7 @@ func (e *exchange) try() (*http.Response, *failure) {
 func unanswered(response *http.Response) *failure {
 	mark := response.Header.Get(agentapi.HeaderRefused)
 	switch {
-	case response.StatusCode == http.StatusServiceUnavailable && mark != "":
+	case mark != "" && (response.StatusCode == http.StatusServiceUnavailable || response.StatusCode == http.StatusTooManyRequests):
 		return &failure{kind: "refused", refused: reason(mark)}
 	case response.StatusCode == http.StatusBadGateway:
 		// Engines are no gateways: the agent says that its engine broke off before it answered.

@@ -24,6 +24,7 @@ func TestRetriesBeforeTheFirstByte(t *testing.T) {
 	}{
 		"nobody listens":   {func(a *worker) { a.kill() }, "unreachable"},
 		"draining":         {func(a *worker) { a.refuse.Store(agentapi.RefusedDraining) }, "refused"},
+		"full":             {func(a *worker) { a.refuse.Store(agentapi.RefusedFull) }, "refused"},
 		"connection broke": {func(a *worker) { a.hook(abort) }, "lost"},
 		"engine broke off": {func(a *worker) {
 			a.hook(func(rw http.ResponseWriter, _ *http.Request) bool { rw.WriteHeader(http.StatusBadGateway); return true })
@@ -105,7 +106,7 @@ func TestWhatAnEngineRefusedIsNotSentAgain(t *testing.T) {
 func TestNoWorkerLeft(t *testing.T) {
 	w := newWorld(t, nil)
 	a, b := w.add(nil), w.add(nil)
-	a.refuse.Store(agentapi.RefusedFull)
+	a.refuse.Store(agentapi.RefusedDraining)
 	b.refuse.Store("<script>")
 	got := w.ask(chatPath, chat(""))
 	message := wantError(t, got, http.StatusServiceUnavailable, "worker_busy")
@@ -115,6 +116,42 @@ func TestNoWorkerLeft(t *testing.T) {
 	a.kill()
 	b.kill()
 	wantError(t, w.ask(chatPath, chat("")), http.StatusServiceUnavailable, "worker_unreachable")
+}
+
+func TestWhenNoWorkerHasRoomTheClientIsToldToComeBack(t *testing.T) {
+	w := newWorld(t, nil)
+	a, b := w.add(nil), w.add(nil)
+	a.refuse.Store(agentapi.RefusedFull)
+	for _, other := range []string{agentapi.RefusedFull, agentapi.RefusedDraining} {
+		b.refuse.Store(other)
+		got := w.ask(chatPath, chat(""))
+		wantError(t, got, http.StatusTooManyRequests, "worker_busy")
+		if got.header.Get("Retry-After") == "" || got.header.Get(agentapi.HeaderRefused) != "" {
+			t.Errorf("other is %s: %q", other, got.header)
+		}
+	}
+	if n := a.requests.Load() + b.requests.Load(); n != 0 {
+		t.Errorf("%d requests got past a refusal", n)
+	}
+}
+
+func TestAnEnginesOwn429IsItsAnswer(t *testing.T) {
+	w := newWorld(t, nil)
+	a, b := w.add(nil), w.add(nil)
+	for _, x := range []*worker{a, b} {
+		x.hook(func(rw http.ResponseWriter, _ *http.Request) bool {
+			rw.Header().Set("Retry-After", "7")
+			http.Error(rw, "slow down", http.StatusTooManyRequests)
+			return true
+		})
+	}
+	got := w.ask(chatPath, chat(""))
+	if got.status != http.StatusTooManyRequests || got.text != "slow down\n" || got.header.Get("Retry-After") != "7" {
+		t.Errorf("%d %q %q", got.status, got.text, got.header)
+	}
+	if n := a.requests.Load() + b.requests.Load(); n != 1 {
+		t.Errorf("sent %d times", n)
+	}
 }
 
 func TestARequestThatBreaksWorkersDoesNotVisitAll(t *testing.T) {

@@ -159,7 +159,12 @@ func (w *world) publish(known ...registry.Known) {
 func (a *worker) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if mark, _ := a.refuse.Load().(string); mark != "" {
 		rw.Header().Set(agentapi.HeaderRefused, mark)
-		http.Error(rw, "refused", http.StatusServiceUnavailable)
+		code := http.StatusServiceUnavailable
+		if mark == agentapi.RefusedFull {
+			code = http.StatusTooManyRequests
+			rw.Header().Set("Retry-After", "1")
+		}
+		http.Error(rw, "refused", code)
 		return
 	}
 	a.requests.Add(1)
