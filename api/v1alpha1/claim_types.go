@@ -119,6 +119,10 @@ type GPUNodeClaimStatus struct {
 	Region string `json:"region,omitempty"`
 	// +optional
 	CredentialSecret *SecretReference `json:"credentialSecret,omitempty"`
+	// AccountID is the account that was bought with, in the provider's own numbering. Empty where it cannot be told; it is
+	// added when an account that tells its number shows the instance.
+	// +optional
+	AccountID string `json:"accountID,omitempty"`
 
 	// Attempt is the purchase being made or made.
 	// +optional

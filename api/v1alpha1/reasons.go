@@ -40,6 +40,7 @@ const (
 	ReasonGone                   = "Gone"
 	ReasonNeverCreated           = "NeverCreated"
 	ReasonCredentialsUnavailable = "CredentialsUnavailable"
+	ReasonOtherAccount           = "OtherAccount"
 	ReasonProviderUnavailable    = "ProviderUnavailable"
 	ReasonLedgerUnavailable      = "LedgerUnavailable"
 	ReasonInvalidRequest         = "InvalidRequest"

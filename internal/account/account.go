@@ -36,6 +36,8 @@ type Account struct {
 	end   context.CancelFunc
 	// check holds the last check; taking it out is the right to make one.
 	check chan check
+	// identity holds the last answer to whose account it is; taking it out is the right to ask.
+	identity chan identity
 }
 
 // check is the outcome of a credential check; the zero value is none.
@@ -47,7 +49,7 @@ type check struct {
 func newAccount(life context.Context, name provider.Name, fingerprint string, driver provider.Provider, o Options) *Account {
 	life, end := context.WithCancel(life)
 	a := &Account{Provider: name, Fingerprint: fingerprint, Driver: driver, clock: o.Clock, life: life, end: end,
-		check: make(chan check, 1)}
+		check: make(chan check, 1), identity: make(chan identity, 1)}
 	a.Catalogue = offers.NewCatalogue(life, driver, o.Clock)
 	a.Observer = offers.NewObserver(life, driver, o.TagPrefix, o.Clock, func(c offers.Change) {
 		if o.OnChange != nil {
@@ -55,6 +57,7 @@ func newAccount(life context.Context, name provider.Name, fingerprint string, dr
 		}
 	})
 	a.check <- check{}
+	a.identity <- identity{}
 	return a
 }
 

@@ -26,11 +26,13 @@ var (
 // The zero value of a field (an empty text, 0, $0, nil, the zero time) means "not known" and changes nothing.
 type Instance struct {
 	// Token is the owner tag of the attempt.
-	Token        string
-	ClaimUID     string
-	Claim        string
-	Pool         string
-	Provider     string
+	Token    string
+	ClaimUID string
+	Claim    string
+	Pool     string
+	Provider string
+	// Account is the one that it was bought with, in the provider's own numbering; empty where that cannot be told.
+	Account      string
 	CapacityType string
 	Region       string
 	OfferID      string

@@ -62,7 +62,7 @@ func onBoth(t *testing.T, test func(*testing.T, *Ledger)) {
 
 func full(token string) Instance {
 	return Instance{
-		Token: token, ClaimUID: "uid-1", Claim: "llama-0", Pool: "chat", Provider: "runpod", CapacityType: "spot",
+		Token: token, ClaimUID: "uid-1", Claim: "llama-0", Pool: "chat", Provider: "runpod", Account: "10001", CapacityType: "spot",
 		Region: "EU-RO-1", OfferID: "offer-1", GPU: "2×RTX4090", GPUCount: 2, Models: []string{"llama", "qwen \"7b\""},
 		Price: money.MustParse("0.681234"), IntendedAt: noon, InstanceID: "pod-9", CreatedAt: after(1),
 		Rate: dollars("0.65"), RateFrom: after(30), DestroyAskedAt: after(90), GoneAt: after(95), EndReason: "Idle",

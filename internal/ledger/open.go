@@ -137,14 +137,20 @@ func (l *Ledger) migrate(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	if _, err = provider.Up(ctx); err == nil {
-		return nil
+	for {
+		before, verr := provider.GetDBVersion(ctx)
+		if verr != nil {
+			before = -1
+		}
+		if _, err = provider.Up(ctx); err == nil {
+			return nil
+		}
+		// Another process may be migrating the same file: then it has got further since, and what is left is tried again.
+		after, verr := provider.GetDBVersion(ctx)
+		if verr != nil || after <= before {
+			return err
+		}
 	}
-	// Another process may have migrated a new file at the same time.
-	if pending, perr := provider.HasPending(ctx); perr == nil && !pending {
-		return nil
-	}
-	return err
 }
 
 func newMigrator(dialect goose.Dialect, db *sql.DB, options ...goose.ProviderOption) (*goose.Provider, error) {

@@ -24,53 +24,20 @@ func (l *Ledger) Get(ctx context.Context, token string) (Instance, error) {
 
 // Live answers every instance that may cost money: intended, and neither refused nor confirmed gone. Oldest first.
 func (l *Ledger) Live(ctx context.Context) ([]Instance, error) {
-	found, err := l.histories(ctx, selectLive)
-	if err != nil {
-		return nil, l.explain("list", "live instances", err)
-	}
-	out := make([]Instance, 0, len(found))
-	for _, h := range found {
-		out = append(out, h.latest())
-	}
-	return out, nil
+	out, err := l.instances(ctx, selectLive)
+	return out, l.explain("list", "live instances", err)
 }
 
 // Events answers a token's history, oldest first; none for a token that has none.
 func (l *Ledger) Events(ctx context.Context, token string) ([]Event, error) {
-	if err := l.ensure(ctx); err != nil {
-		return nil, l.explain("events of", token, err)
-	}
-	rows, err := l.read.QueryContext(ctx, selectEvents, token)
-	if err != nil {
-		return nil, l.explain("events of", token, err)
-	}
-	defer rows.Close() //nolint:errcheck // rows.Err has what went wrong
-	var out []Event
-	for rows.Next() {
-		var (
-			e  Event
-			at int64
-		)
-		if err := rows.Scan(&e.Token, &at, &e.Kind, &e.Message); err != nil {
-			return nil, l.explain("events of", token, err)
-		}
-		e.At = time.UnixMicro(at).UTC()
-		out = append(out, e)
-	}
-	return out, l.explain("events of", token, rows.Err())
+	out, err := l.events(ctx, selectEvents, token)
+	return out, l.explain("events of", token, err)
 }
 
 // Unbilled answers the instances that ended after a time and whose bill is not known. Oldest first.
 func (l *Ledger) Unbilled(ctx context.Context, since time.Time) ([]Instance, error) {
-	found, err := l.histories(ctx, selectUnbilled, since.UnixMicro())
-	if err != nil {
-		return nil, l.explain("list", "unbilled instances", err)
-	}
-	out := make([]Instance, 0, len(found))
-	for _, h := range found {
-		out = append(out, h.latest())
-	}
-	return out, nil
+	out, err := l.instances(ctx, selectUnbilled, since.UnixMicro())
+	return out, l.explain("list", "unbilled instances", err)
 }
 
 // history is an instance, without its rate and shares, and all that it has had of both, by start.
@@ -110,6 +77,44 @@ func (h history) latest() Instance {
 		}
 	}
 	return in
+}
+
+// instances runs a statement made of selectHistories, and answers each instance as it is now.
+func (l *Ledger) instances(ctx context.Context, statement string, args ...any) ([]Instance, error) {
+	found, err := l.histories(ctx, statement, args...)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Instance, 0, len(found))
+	for _, h := range found {
+		out = append(out, h.latest())
+	}
+	return out, nil
+}
+
+// events runs a statement that selects the columns of events.
+func (l *Ledger) events(ctx context.Context, statement string, args ...any) ([]Event, error) {
+	if err := l.ensure(ctx); err != nil {
+		return nil, err
+	}
+	rows, err := l.read.QueryContext(ctx, statement, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err has what went wrong
+	var out []Event
+	for rows.Next() {
+		var (
+			e  Event
+			at int64
+		)
+		if err := rows.Scan(&e.Token, &at, &e.Kind, &e.Message); err != nil {
+			return nil, err
+		}
+		e.At = time.UnixMicro(at).UTC()
+		out = append(out, e)
+	}
+	return out, rows.Err()
 }
 
 // histories runs a statement made of selectHistories, which answers a line per rate.
@@ -152,7 +157,7 @@ func scan(rows *sql.Rows) (history, error) {
 	)
 	err := rows.Scan(&in.Token, &in.ClaimUID, &in.Claim, &in.Pool, &in.Provider, &in.CapacityType, &in.Region, &in.OfferID,
 		&in.GPU, &in.GPUCount, &models, &price, &intended, &refused, &in.InstanceID, &created, &end, &gone, &in.EndReason,
-		&step, &least, &billed, &billedStep, &starts, &rate, &shares)
+		&step, &least, &billed, &billedStep, &in.Account, &starts, &rate, &shares)
 	if err != nil {
 		return history{}, err
 	}

@@ -5,10 +5,10 @@ package ledger
 
 const columns = `token, claim_uid, claim, pool, provider, capacity_type, region, offer_id, gpu, gpu_count, models, price,
 	intended_at, refused, instance_id, created_at, destroy_asked_at, gone_at, end_reason,
-	billing_step, billing_least, billed, billed_step`
+	billing_step, billing_least, billed, billed_step, account`
 
 const insertInstance = `INSERT INTO instances (` + columns + `)
-	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)
+	VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
 	ON CONFLICT (token) DO UPDATE SET `
 
 // mergeLife keeps what is known of the claim and of the instance's life. Of two times the earlier stays: what happened
@@ -32,6 +32,7 @@ const mergeLife = `
 // not hide what the newer intent may have rented.
 const updateInstance = insertInstance + mergeLife + `,
 	provider = CASE WHEN instances.provider = '' THEN excluded.provider ELSE instances.provider END,
+	account = CASE WHEN instances.account = '' THEN excluded.account ELSE instances.account END,
 	capacity_type = CASE WHEN instances.capacity_type = '' THEN excluded.capacity_type ELSE instances.capacity_type END,
 	region = CASE WHEN instances.region = '' THEN excluded.region ELSE instances.region END,
 	offer_id = CASE WHEN instances.offer_id = '' THEN excluded.offer_id ELSE instances.offer_id END,
@@ -49,6 +50,7 @@ const updateInstance = insertInstance + mergeLife + `,
 // no row where the token is used up.
 const intendInstance = insertInstance + mergeLife + `,
 	provider = CASE WHEN instances.intended_at > excluded.intended_at THEN instances.provider ELSE excluded.provider END,
+	account = CASE WHEN instances.intended_at > excluded.intended_at THEN instances.account ELSE excluded.account END,
 	capacity_type = CASE WHEN instances.intended_at > excluded.intended_at THEN instances.capacity_type ELSE excluded.capacity_type END,
 	region = CASE WHEN instances.intended_at > excluded.intended_at THEN instances.region ELSE excluded.region END,
 	offer_id = CASE WHEN instances.intended_at > excluded.intended_at THEN instances.offer_id ELSE excluded.offer_id END,
@@ -84,7 +86,7 @@ const selectEvents = `SELECT token, happened_at, kind, message FROM events WHERE
 // has the one or the other.
 const selectHistories = `SELECT i.token, i.claim_uid, i.claim, i.pool, i.provider, i.capacity_type, i.region, i.offer_id,
 	i.gpu, i.gpu_count, i.models, i.price, i.intended_at, i.refused, i.instance_id, i.created_at, i.destroy_asked_at,
-	i.gone_at, i.end_reason, i.billing_step, i.billing_least, i.billed, i.billed_step, r.starts_at, r.rate, r.shares
+	i.gone_at, i.end_reason, i.billing_step, i.billing_least, i.billed, i.billed_step, i.account, r.starts_at, r.rate, r.shares
 	FROM instances i LEFT JOIN (
 		SELECT token, starts_at, rate, '' AS shares FROM rates
 		UNION ALL SELECT token, starts_at, 0 AS rate, shares FROM shares) r ON r.token = i.token `

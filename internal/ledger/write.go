@@ -167,7 +167,8 @@ func values(in Instance) ([]any, error) {
 	return []any{in.Token, clean(in.ClaimUID), clean(in.Claim), clean(in.Pool), clean(in.Provider), clean(in.CapacityType),
 		clean(in.Region), clean(in.OfferID), clean(in.GPU), in.GPUCount, models, in.Price.Micros(), micros(&in.IntendedAt),
 		refused, clean(in.InstanceID), micros(in.CreatedAt), micros(in.DestroyAskedAt), micros(in.GoneAt), clean(in.EndReason),
-		in.BillingStep.Microseconds(), in.BillingLeast.Microseconds(), billed, billedStep}, nil
+		in.BillingStep.Microseconds(), in.BillingLeast.Microseconds(), billed, billedStep,
+		clean(in.Account)}, nil
 }
 
 func startOf(t *time.Time) int64 {

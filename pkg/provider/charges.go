@@ -27,16 +27,4 @@ type Accountant interface {
 }
 
 // AccountantOf is p's account, if it has one. It looks through wrappers that have Unwrap() Provider.
-func AccountantOf(p Provider) (Accountant, bool) {
-	for p != nil {
-		if a, ok := p.(Accountant); ok {
-			return a, true
-		}
-		w, ok := p.(interface{ Unwrap() Provider })
-		if !ok {
-			return nil, false
-		}
-		p = w.Unwrap()
-	}
-	return nil, false
-}
+func AccountantOf(p Provider) (Accountant, bool) { return powerOf[Accountant](p) }

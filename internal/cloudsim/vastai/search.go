@@ -210,12 +210,12 @@ func (s *Server) gpuNames(w http.ResponseWriter, _ *http.Request, _ caller) {
 	reply(w, http.StatusOK, object{"gpu_names": names})
 }
 
-func (s *Server) user(w http.ResponseWriter, _ *http.Request, _ caller) {
+func (s *Server) user(w http.ResponseWriter, _ *http.Request, c caller) {
 	left, limited := s.market.Credit()
 	if !limited {
 		left = 100 * market.Nano1
 	}
 	// The account lives on credit, so its balance shows nothing: usable money is the sum of both.
-	reply(w, http.StatusOK, object{"id": userID, "key_id": 1, "email": "buyer@example.com", "balance": 0.0,
+	reply(w, http.StatusOK, object{"id": json.Number(strings.TrimPrefix(c.account, accountPrefix)), "key_id": 1, "email": "buyer@example.com", "balance": 0.0,
 		"credit": left.Dollars(), "ssh_key": "", "sid": "sim", "username": "buyer"})
 }

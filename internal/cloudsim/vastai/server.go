@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -16,6 +17,8 @@ import (
 type Options struct {
 	// Keys open the account. Without any, nothing but the search is served.
 	Keys []string
+	// Others are the keys of other accounts, each with its account's user number.
+	Others map[string]int
 	// LimitScale multiplies the shortest times between calls: 0 means 1, negative switches the limits off.
 	LimitScale float64
 	// BadKeyStatus answers a bad key; 404 when zero, 401 and 403 have been seen.
@@ -39,11 +42,13 @@ type Options struct {
 	LabelIsKey bool
 }
 
-// accountID is the market account that the keys open.
-const accountID = "vast-10001"
-
-// userID is the account's number on the wire.
+// userID is the number on the wire of the account that Options.Keys open.
 const userID = 10001
+
+// accountPrefix begins the market's names of this vendor's accounts; the user number follows.
+const accountPrefix = "vast-"
+
+func accountOf(user int) string { return accountPrefix + strconv.Itoa(user) }
 
 // Server is the façade. Serve it from a real HTTP server: faults cut connections.
 type Server struct {
@@ -78,8 +83,8 @@ func New(m *market.Market, o Options) *Server {
 	return s
 }
 
-// Account is the market account that the façade's keys open.
-func (s *Server) Account() string { return accountID }
+// Account is the market account that Options.Keys open.
+func (s *Server) Account() string { return accountOf(userID) }
 
 // endpoint is one call: who may make it, how often, and what may go wrong with it.
 type endpoint struct {
@@ -230,11 +235,14 @@ func (s *Server) identify(key string) (caller, bool) {
 	}
 	for i, k := range s.opts.Keys {
 		if k == key {
-			return caller{account: accountID, identity: fmt.Sprintf("key-%d", i)}, true
+			return caller{account: accountOf(userID), identity: fmt.Sprintf("key-%d", i)}, true
 		}
 	}
-	if in, ok := s.market.ByKey(key); ok && in.Account == accountID {
-		return caller{account: accountID, instance: in.ID, identity: "instance-" + in.ID}, true
+	if user, ok := s.opts.Others[key]; ok {
+		return caller{account: accountOf(user), identity: "other-" + key}, true
+	}
+	if in, ok := s.market.ByKey(key); ok && strings.HasPrefix(in.Account, accountPrefix) {
+		return caller{account: in.Account, instance: in.ID, identity: "instance-" + in.ID}, true
 	}
 	return caller{}, false
 }

@@ -155,7 +155,7 @@ func (v *visit) record() ledger.Instance {
 		return ledger.Instance{}
 	}
 	in := ledger.Instance{Token: s.Attempt.Token, ClaimUID: string(v.claim.UID), Claim: v.claim.Name, Pool: v.claim.Spec.Pool,
-		Provider: s.Provider, CapacityType: s.CapacityType, Region: s.Region, OfferID: s.Attempt.OfferID, GPU: s.GPU,
+		Provider: s.Provider, Account: s.AccountID, CapacityType: s.CapacityType, Region: s.Region, OfferID: s.Attempt.OfferID, GPU: s.GPU,
 		GPUCount: int(s.GPUCount), Price: s.Attempt.Price, IntendedAt: s.Attempt.WrittenAt.Time, InstanceID: s.InstanceID}
 	in.CreatedAt, in.DestroyAskedAt, in.GoneAt = v.moment(stepCreated), v.moment(stepDestroyAsked), v.moment(stepGone)
 	for _, p := range v.claim.Spec.Placements {

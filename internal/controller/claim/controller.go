@@ -28,11 +28,11 @@ import (
 	"github.com/munhq/gpuscale/pkg/provider"
 )
 
-// Accounts gives the account that a pool entry's credentials open. Latest answers from memory when the credentials are
-// gone: what was rented with them can still be ended.
+// Accounts gives the account that a pool entry's credentials open. Holder gives the one that something was rented with,
+// whatever the credentials lead to now, or none: what was rented with them can still be ended.
 type Accounts interface {
 	For(ctx context.Context, ref account.Ref) (*account.Account, error)
-	Latest(ref account.Ref) (*account.Account, bool)
+	Holder(ctx context.Context, ref account.Ref, identity string) (*account.Account, error)
 }
 
 // Workers talks to agents over mutual TLS.

@@ -164,24 +164,6 @@ func (v *visit) destroy(ctx context.Context) (next, error) {
 	return proceed(), nil
 }
 
-// cannotEnd says exactly what goes on billing because the credentials that rented it are gone or refused. They are read
-// again at every try, so that it ends as soon as they are back.
-func (v *visit) cannotEnd(err error) next {
-	s := v.claim.Status
-	metrics.DestroyFailures.WithLabelValues(s.Provider).Inc()
-	what := fmt.Sprintf("instance %s at %s is still rented and", s.InstanceID, s.Provider)
-	if s.InstanceID == "" {
-		what = fmt.Sprintf("what %s may have rented under the tag %s", s.Provider, s.Attempt.Token)
-	}
-	from := "the controller's environment"
-	if ref := s.CredentialSecret; ref != nil {
-		from = fmt.Sprintf("Secret %s/%s", ref.Namespace, ref.Name)
-	}
-	v.set(v1alpha1.ConditionInstanceGone, metav1.ConditionFalse, v1alpha1.ReasonCredentialsUnavailable,
-		fmt.Sprintf("%s cannot be destroyed until the credentials of %s are back in %s: %v", what, s.Provider, from, err))
-	return waitFor(v.Timing.DestroyRetry)
-}
-
 // confirmGone believes the end of a rental only after two calls, a list lag apart, that prove the credentials good and
 // do not know the instance, the second one a list that shows nothing else under the claim's token either.
 func (v *visit) confirmGone(ctx context.Context) (next, error) {

@@ -86,6 +86,9 @@ func (v *visit) buy(ctx context.Context, token string, number int32) (next, erro
 		v.fail("Boot", v1alpha1.ReasonInvalidRequest, v1alpha1.CulpritPool, "boot data: "+err.Error())
 		return proceed(), nil //nolint:nilerr // It is the claim's failure now.
 	}
+	if n := v.identify(ctx, &pick); n.stop || v.claim.Status.Failure != nil {
+		return n, nil
+	}
 	// Asked again: the search may have taken long, and a ceiling that was lowered meanwhile stops buying at once.
 	ceiling, n, err = v.licence(ctx)
 	if err != nil || n.stop || v.claim.Status.Failure != nil {
@@ -154,6 +157,8 @@ type choice struct {
 	offer provider.Offer
 	entry v1alpha1.ProviderSpec
 	acct  *account.Account
+	// accountID is whose account acct is, as far as it can be told.
+	accountID string
 }
 
 // shop picks the cheapest fresh offer inside the licence over all entries. A provider that cannot answer now is waited
@@ -224,6 +229,7 @@ func (v *visit) search(ctx context.Context, entry v1alpha1.ProviderSpec, ceiling
 func (v *visit) intend(ctx context.Context, pick choice, token string, number int32) (next, error) {
 	s := &v.claim.Status
 	v.choose(pick.entry)
+	s.AccountID = pick.accountID
 	s.Region = pick.offer.Region
 	s.GPU = fmt.Sprintf("%d×%s", pick.offer.GPUCount, pick.offer.GPU)
 	s.GPUCount, s.VRAM = int32(pick.offer.GPUCount), int32(pick.offer.VRAMGB)

@@ -58,10 +58,10 @@ func (v *visit) observe(ctx context.Context) (provider.Instance, next) {
 	acct, err := v.account(ctx)
 	if err != nil {
 		if !v.is(v1alpha1.ConditionInstanceRunning) {
-			v.set(v1alpha1.ConditionInstanceRunning, metav1.ConditionFalse, v1alpha1.ReasonCredentialsUnavailable, err.Error())
+			v.set(v1alpha1.ConditionInstanceRunning, metav1.ConditionFalse, unusable(err), err.Error())
 			return provider.Instance{}, waitFor(v.Timing.DestroyRetry)
 		}
-		v.log(ctx).Info("provider cannot be asked how the instance is", "error", err.Error())
+		v.blind(ctx, err)
 		return provider.Instance{State: provider.StateRunning}, proceed() // unknown is not gone
 	}
 	inst, ok, asOf, err := acct.Observer.Find(ctx, v.claim.Status.InstanceID, v.now().Add(-v.staleness(ctx)))
@@ -74,6 +74,8 @@ func (v *visit) observe(ctx context.Context) (provider.Instance, next) {
 		return provider.Instance{}, waitFor(max(v.Timing.BootPoll, offersWait(err)))
 	case ok:
 		v.claim.Status.FirstNotFoundAt = nil
+		v.seen(ctx, acct)
+		v.sighted()
 		return inst, proceed()
 	}
 	return provider.Instance{}, v.absent(ctx, asOf, acct.Driver)

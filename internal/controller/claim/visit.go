@@ -70,7 +70,7 @@ var warnings = []string{
 	v1alpha1.ReasonInstanceLost, v1alpha1.ReasonInstanceStopped, v1alpha1.ReasonBootTimeout,
 	v1alpha1.ReasonAgentUnreachable, v1alpha1.ReasonGPUMismatch, v1alpha1.ReasonModelFailed,
 	v1alpha1.ReasonInterrupted, v1alpha1.ReasonDrainTimeout, v1alpha1.ReasonDestroyFailed,
-	v1alpha1.ReasonCredentialsUnavailable, v1alpha1.ReasonProviderUnavailable, v1alpha1.ReasonLedgerUnavailable,
+	v1alpha1.ReasonCredentialsUnavailable, v1alpha1.ReasonOtherAccount, v1alpha1.ReasonProviderUnavailable, v1alpha1.ReasonLedgerUnavailable,
 	v1alpha1.ReasonInvalidRequest, v1alpha1.ReasonNotReserved, v1alpha1.ReasonNoOfferInReservation,
 }
 
@@ -177,18 +177,7 @@ func ourPart(c *v1alpha1.GPUNodeClaim) v1alpha1.GPUNodeClaimStatus {
 	return *s
 }
 
-// account opens the account that this claim bought or will buy from.
-func (v *visit) account(ctx context.Context) (*account.Account, error) {
-	if v.acct == nil {
-		ref := account.RefOf(v1alpha1.ProviderSpec{Name: v.claim.Status.Provider, APIKeySecret: v.claim.Status.CredentialSecret})
-		a, err := v.Accounts.For(ctx, ref)
-		if err != nil {
-			var ok bool
-			if a, ok = v.Accounts.Latest(ref); !ok {
-				return nil, err
-			}
-		}
-		v.acct = a
-	}
-	return v.acct, nil
+func (v *visit) hasReason(condition, reason string) bool {
+	c := meta.FindStatusCondition(v.claim.Status.Conditions, condition)
+	return c != nil && c.Reason == reason
 }

@@ -113,6 +113,8 @@ func (s *Sweeper) list(ctx context.Context, accounts accountSet, snap *Snapshot)
 	for _, acc := range accounts {
 		wg.Go(func() {
 			listing, err := acc.Observer.List(ctx, now)
+			// Where it cannot be told whose list it is, it proves nothing about what is known to be somebody's.
+			identity, _ := acc.Identity(ctx)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -120,7 +122,7 @@ func (s *Sweeper) list(ctx context.Context, accounts accountSet, snap *Snapshot)
 				return
 			}
 			caps := acc.Driver.Capabilities()
-			snap.Lists = append(snap.Lists, List{Account: acc.Fingerprint, Provider: acc.Provider, Began: listing.Began,
+			snap.Lists = append(snap.Lists, List{Account: acc.Fingerprint, Identity: identity, Provider: acc.Provider, Began: listing.Began,
 				Lag: caps.ListLag, CreateTimeout: caps.CreateTimeout, Instances: listing.Instances})
 		})
 	}

@@ -26,8 +26,10 @@ type Policy struct {
 
 // List is what one account showed.
 type List struct {
-	// Account is the credential's fingerprint.
+	// Account is the credential's fingerprint, Identity whose account it opens, in the provider's own numbering; empty
+	// where that cannot be told.
 	Account  string
+	Identity string
 	Provider provider.Name
 	// Began is when it was asked for, before the claims were read.
 	Began time.Time
@@ -99,7 +101,9 @@ type key struct {
 
 // sight is one instance over time. Times are those at which lists began.
 type sight struct {
-	account  string
+	account string
+	// identity is whose account it is in, as far as a list that showed it could tell.
+	identity string
 	instance provider.Instance
 	first    time.Time
 	// alone is since when every list showed it without a claim; zero while it has one.
@@ -164,6 +168,7 @@ func (d *decision) look() {
 				s.first = l.Began
 			}
 			s.account, s.instance, s.absent = l.Account, in, time.Time{}
+			s.identity = cmp.Or(l.Identity, s.identity)
 			d.sights[k] = s
 		}
 	}
@@ -238,15 +243,15 @@ func (d *decision) bounded(orphans []Target) []Target {
 	return orphans[:min(len(orphans), max(d.MaxOrphans, 0))]
 }
 
-// forget drops what is confirmed gone: absent from two lists, a list lag apart, of the account that showed it.
+// forget drops what is confirmed gone: absent from two lists, a list lag apart, of the account that it was in.
 func (d *decision) forget() {
 	for k, s := range d.sights {
 		if _, ok := d.listed[k]; ok {
 			continue
 		}
-		began, lag, ok := d.complete(k.provider, s.account)
+		began, lag, ok := d.complete(k.provider, s.account, d.identityOf(k, s))
 		switch {
-		case !ok: // nobody says that it is not there
+		case !ok, s.account == "" && d.LedgerErr != nil: // nobody says that it is not there
 		case s.absent.IsZero():
 			s.absent = began
 			d.sights[k] = s
@@ -256,14 +261,28 @@ func (d *decision) forget() {
 	}
 }
 
-// complete says whether this round's lists would show an instance of the account, or of the provider where the account
-// no longer answers, and when the earliest of those lists began.
-func (d *decision) complete(p provider.Name, account string) (began time.Time, lag time.Duration, ok bool) {
+// identityOf is whose account an instance is in, by the lists or by the ledger; empty where neither could tell.
+func (d *decision) identityOf(k key, s sight) string {
+	if s.identity != "" {
+		return s.identity
+	}
+	for _, r := range d.Live {
+		if provider.Name(r.Provider) == k.provider && r.InstanceID == k.id {
+			return r.Account
+		}
+	}
+	return ""
+}
+
+// complete says whether this round's lists would show an instance of the account, and when the earliest of those lists
+// began. Where the credential no longer answers, another one of the same account will do; where it is not known whose
+// account it was, all of the provider's.
+func (d *decision) complete(p provider.Name, account, identity string) (began time.Time, lag time.Duration, ok bool) {
 	for _, l := range d.Lists {
 		if l.Account == account {
 			return l.Began, l.Lag, true
 		}
-		if l.Provider == p && (!ok || l.Began.Before(began)) {
+		if l.Provider == p && (identity == "" || l.Identity == identity) && (!ok || l.Began.Before(began)) {
 			began, lag, ok = l.Began, max(lag, l.Lag), true
 		}
 	}

@@ -1,6 +1,7 @@
 package sweep
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -82,7 +83,8 @@ func (d *decision) closeRows() {
 		if d.claims.uids[types.UID(r.ClaimUID)] || d.Now.Sub(r.IntendedAt) < d.MinAge || d.shows(r) || !d.mayClose(r) {
 			continue
 		}
-		began, lag, ok := d.complete(provider.Name(r.Provider), d.accountOf(r))
+		seenBy := d.sightOf(r)
+		began, lag, ok := d.complete(provider.Name(r.Provider), seenBy.account, cmp.Or(r.Account, seenBy.identity))
 		first, seen := d.old.rows[r.Token]
 		switch {
 		case !seen && ok:
@@ -96,13 +98,13 @@ func (d *decision) closeRows() {
 }
 
 func (d *decision) mayClose(r ledger.Instance) bool {
-	return r.InstanceID == "" || r.DestroyAskedAt != nil || d.accountOf(r) != "" ||
+	return r.InstanceID == "" || r.DestroyAskedAt != nil || d.sightOf(r).account != "" ||
 		len(d.Claims) == 0 && d.Confirmed != "" && d.verdict.Halt == nil
 }
 
-// accountOf is the account that showed the row's instance in an earlier sweep; empty for none.
-func (d *decision) accountOf(r ledger.Instance) string {
-	return d.old.sights[key{provider.Name(r.Provider), r.InstanceID}].account
+// sightOf is what an earlier sweep saw of the row's instance; the zero value for nothing.
+func (d *decision) sightOf(r ledger.Instance) sight {
+	return d.old.sights[key{provider.Name(r.Provider), r.InstanceID}]
 }
 
 // reasonSwept is why a row ended that no claim closed.

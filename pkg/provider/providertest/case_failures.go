@@ -28,6 +28,7 @@ func generalCases() []Case {
 	return []Case{
 		{Name: "CapabilitiesAreComplete", Check: capabilitiesComplete},
 		{Name: "GoodCredentialsPass", Check: goodCredentials},
+		{Name: "AnAccountIsToldFromAnother", Check: accounts},
 		{Name: "CallsInParallel", Check: parallel, Concurrent: true},
 	}
 }
@@ -231,6 +232,58 @@ func goodCredentials(t T, h Harness) {
 	if err := h.Driver().CheckCredentials(t.Context()); err != nil {
 		t.Errorf("good credentials: %v", err)
 	}
+}
+
+// accounts: who knows an account by its identity believes what its keys say of its instances, and no other's.
+func accounts(t T, h Harness) {
+	if _, ok := provider.IdentifiedOf(h.Driver()); !ok {
+		return // nobody takes its accounts for told
+	}
+	a, ok := h.(AccountHarness)
+	if !ok {
+		t.Fatalf("the driver is Identified and the harness no AccountHarness")
+	}
+	mine := accountID(t, h.Driver())
+	if mine == "" {
+		t.Fatalf("the account of good credentials is not told")
+	}
+	if again := accountID(t, h.Driver()); again != mine {
+		t.Errorf("the account was %q and is %q", mine, again)
+	}
+	if rotated := accountID(t, a.RotatedDriver()); rotated != mine {
+		t.Errorf("another key of account %q is told as %q", mine, rotated)
+	}
+	if other := accountID(t, a.OtherDriver()); other == mine || other == "" {
+		t.Errorf("the key of another account is told as %q, as is this account's %q", other, mine)
+	}
+	_, err := mustIdentify(h.BadKeyDriver()).AccountID(t.Context())
+	wantKind(t, h, Check, err, provider.Unauthorized)
+	h.Fail(Check, NotJSON, 1)
+	if id, err := mustIdentify(h.Driver()).AccountID(t.Context()); err == nil {
+		t.Errorf("half an answer told the account as %q", id)
+	}
+	id, _ := scene(t, h)
+	get(t, h, id)
+	_, err = a.RotatedDriver().GetInstance(t.Context(), id)
+	if err != nil {
+		t.Errorf("another key of the account: %v", err)
+	}
+	_, err = a.OtherDriver().GetInstance(t.Context(), id)
+	wantKind(t, h, Get, err, provider.NotFound)
+}
+
+func mustIdentify(d provider.Provider) provider.Identified {
+	i, _ := provider.IdentifiedOf(d)
+	return i
+}
+
+func accountID(t T, d provider.Provider) string {
+	t.Helper()
+	id, err := mustIdentify(d).AccountID(t.Context())
+	if err != nil {
+		t.Fatalf("account: %v", err)
+	}
+	return id
 }
 
 func parallel(t T, h Harness) {

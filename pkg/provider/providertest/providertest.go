@@ -63,6 +63,14 @@ type Harness interface {
 	Wait(d time.Duration)
 }
 
+// AccountHarness is a Harness of a driver that is provider.Identified.
+type AccountHarness interface {
+	Harness
+	// RotatedDriver has another key of Driver's account, and OtherDriver a key of another account.
+	RotatedDriver() provider.Provider
+	OtherDriver() provider.Provider
+}
+
 // Record is one line of the cloud's books.
 type Record struct {
 	ID   string

@@ -3,6 +3,7 @@ package vastai_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -25,6 +26,7 @@ type broken struct {
 	destroy func(context.Context, string) error
 	check   func(context.Context) error
 	caps    func(*provider.Capabilities)
+	account func(context.Context) (string, error)
 }
 
 func (b broken) SearchOffers(ctx context.Context, q provider.OfferQuery) ([]provider.Offer, error) {
@@ -67,6 +69,28 @@ func (b broken) CheckCredentials(ctx context.Context) error {
 		return b.check(ctx)
 	}
 	return b.Provider.CheckCredentials(ctx)
+}
+
+func (b broken) AccountID(ctx context.Context) (string, error) {
+	if b.account != nil {
+		return b.account(ctx)
+	}
+	return accountID(ctx, b.Provider)
+}
+
+// accountID is the good driver's word.
+func accountID(ctx context.Context, p provider.Provider) (string, error) {
+	i, ok := provider.IdentifiedOf(p)
+	if !ok {
+		return "", errors.New("the driver tells no account")
+	}
+	return i.AccountID(ctx)
+}
+
+func accountTwisted(account func(context.Context, provider.Provider) (string, error)) breakage {
+	return func(p provider.Provider) broken {
+		return broken{Provider: p, account: func(ctx context.Context) (string, error) { return account(ctx, p) }}
+	}
 }
 
 func (b broken) Capabilities() provider.Capabilities {
@@ -261,8 +285,10 @@ type brokenHarness struct {
 	how breakage
 }
 
-func (h brokenHarness) Driver() provider.Provider       { return h.how(h.good) }
-func (h brokenHarness) BadKeyDriver() provider.Provider { return h.how(h.bad) }
+func (h brokenHarness) Driver() provider.Provider        { return h.how(h.good) }
+func (h brokenHarness) BadKeyDriver() provider.Provider  { return h.how(h.bad) }
+func (h brokenHarness) RotatedDriver() provider.Provider { return h.how(h.rotated) }
+func (h brokenHarness) OtherDriver() provider.Provider   { return h.how(h.other) }
 
 func caseNamed(t *testing.T, name string) providertest.Case {
 	t.Helper()
@@ -406,6 +432,32 @@ func brokenFailing() []brokenDriver {
 				return provider.Errorf(p.Name(), "check", provider.Unauthorized, "no")
 			}}
 		}},
+		{"takes every account for the same", "AnAccountIsToldFromAnother", accountTwisted(
+			func(ctx context.Context, p provider.Provider) (string, error) {
+				_, err := accountID(ctx, p)
+				return "1", err
+			})},
+		{"takes a key for an account", "AnAccountIsToldFromAnother", accountTwisted(
+			func(ctx context.Context, p provider.Provider) (string, error) {
+				id, err := accountID(ctx, p)
+				return fmt.Sprintf("%s %p", id, p), err
+			})},
+		{"takes a bad key for an account that cannot be told", "AnAccountIsToldFromAnother", accountTwisted(
+			func(ctx context.Context, p provider.Provider) (string, error) {
+				id, err := accountID(ctx, p)
+				if provider.KindOf(err) == provider.Unauthorized {
+					return "", nil
+				}
+				return id, err
+			})},
+		{"takes half an answer for an account that cannot be told", "AnAccountIsToldFromAnother", accountTwisted(
+			func(ctx context.Context, p provider.Provider) (string, error) {
+				id, err := accountID(ctx, p)
+				if provider.KindOf(err) == provider.Unknown {
+					return "", nil
+				}
+				return id, err
+			})},
 		{"callers spoil each other", "CallsInParallel", spent},
 	}
 }

@@ -37,6 +37,8 @@ func TestContract(t *testing.T) {
 const (
 	goodKey = "0f3c51d9b7a84e62c1d0a95b7e44f2d8"
 	badKey  = "ffffeeeeddddccccbbbbaaaa99998888"
+	newKey  = "11112222333344445555666677778888"
+	hisKey  = "99990000aaaabbbbccccddddeeeeffff"
 )
 
 type harness struct {
@@ -46,7 +48,9 @@ type harness struct {
 	server    *sim.Server
 	clock     steppedClock
 	good, bad *vastai.Provider
-	machines  int
+	// rotated has another key of good's account, other a key of another's.
+	rotated, other *vastai.Provider
+	machines       int
 }
 
 // newHarness puts the driver in front of the simulated Vast.ai, over real connections and in stepped time.
@@ -59,7 +63,7 @@ func newHarness(t providertest.T, c providertest.Case, o sim.Options, wrap func(
 		Boot:    market.Boot{Accept: time.Second, Create: time.Second, Load: 30 * time.Second},
 		ListLag: (&vastai.Provider{}).Capabilities().ListLag, LowBidStays: true,
 	})
-	o.Keys = []string{goodKey}
+	o.Keys, o.Others = []string{goodKey, newKey}, map[string]int{hisKey: 20002}
 	if c.Concurrent {
 		o.LimitScale = -1
 	}
@@ -74,6 +78,7 @@ func newHarness(t providertest.T, c providertest.Case, o sim.Options, wrap func(
 		transport = wrap(transport)
 	}
 	h.good, h.bad = h.driver(srv.URL, goodKey, transport), h.driver(srv.URL, badKey, transport)
+	h.rotated, h.other = h.driver(srv.URL, newKey, transport), h.driver(srv.URL, hisKey, transport)
 	return h
 }
 
@@ -143,11 +148,13 @@ func write(w http.ResponseWriter, status int, body string) {
 	_, _ = w.Write([]byte(body)) // a client that has left is its own affair
 }
 
-func (h *harness) Driver() provider.Provider       { return h.good }
-func (h *harness) BadKeyDriver() provider.Provider { return h.bad }
-func (h *harness) Secrets() []string               { return []string{goodKey, badKey} }
-func (h *harness) UnusedID() string                { return "30999999" }
-func (h *harness) Wait(d time.Duration)            { h.clock.Step(d) }
+func (h *harness) Driver() provider.Provider        { return h.good }
+func (h *harness) BadKeyDriver() provider.Provider  { return h.bad }
+func (h *harness) RotatedDriver() provider.Provider { return h.rotated }
+func (h *harness) OtherDriver() provider.Provider   { return h.other }
+func (h *harness) Secrets() []string                { return []string{goodKey, badKey} }
+func (h *harness) UnusedID() string                 { return "30999999" }
+func (h *harness) Wait(d time.Duration)             { h.clock.Step(d) }
 
 func (h *harness) AddOffers(n int) {
 	for range n {

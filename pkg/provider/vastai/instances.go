@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"math"
 	"net/http"
 	"net/url"
@@ -174,30 +173,59 @@ func (p *Provider) DestroyInstance(ctx context.Context, id string) error {
 // CheckCredentials lists one instance, which a bad key fails, and then reads the balance where the key may: money
 // that can be spent is balance and credit together (§1).
 func (p *Provider) CheckCredentials(ctx context.Context) error {
-	if _, err := p.page(ctx, opCheck, url.Values{"limit": {"1"}}); err != nil {
+	if err := p.tryKey(ctx); err != nil {
 		return err
 	}
-	reply, err := p.call(ctx, opCheck, rest.Call{
-		Endpoint: endpointUser,
-		Method:   http.MethodGet,
-		Path:     "/api/v0/users/current/",
-	})
-	var e *provider.Error
-	if errors.As(err, &e) && e.Kind == provider.Unauthorized {
+	user, err := p.user(ctx)
+	if provider.KindOf(err) == provider.Unauthorized {
 		return nil // the key has just been accepted, so this is a key without the scope user_read
 	}
 	if err != nil {
 		return err
-	}
-	var user userReply
-	if err := json.Unmarshal(reply.Body, &user); err != nil {
-		return p.odd(opCheck, "the answer is not what users/current answers: %v", err)
 	}
 	if (user.Balance != nil || user.Credit != nil) && value(user.Balance)+value(user.Credit) <= 0 {
 		return provider.Errorf(provider.VastAI, opCheck, provider.NoBalance, "balance and credit come to $%.2f",
 			value(user.Balance)+value(user.Credit))
 	}
 	return nil
+}
+
+// AccountID is the user's number (§1). A key without the scope user_read cannot tell, nor an answer without a number.
+func (p *Provider) AccountID(ctx context.Context) (string, error) {
+	user, err := p.user(ctx)
+	if provider.KindOf(err) == provider.Unauthorized {
+		return "", p.tryKey(ctx)
+	}
+	if err != nil {
+		return "", err
+	}
+	id := user.ID.String()
+	if n, err := strconv.ParseUint(id, 10, 64); id != "" && (err != nil || n == 0) {
+		return "", p.odd(opCheck, "the user's id is %q", id)
+	}
+	return id, nil
+}
+
+// tryKey makes a call that every accepted key may make.
+func (p *Provider) tryKey(ctx context.Context) error {
+	_, err := p.page(ctx, opCheck, url.Values{"limit": {"1"}})
+	return err
+}
+
+func (p *Provider) user(ctx context.Context) (userReply, error) {
+	var user userReply
+	reply, err := p.call(ctx, opCheck, rest.Call{
+		Endpoint: endpointUser,
+		Method:   http.MethodGet,
+		Path:     "/api/v0/users/current/",
+	})
+	if err != nil {
+		return user, err
+	}
+	if err := json.Unmarshal(reply.Body, &user); err != nil {
+		return user, p.odd(opCheck, "the answer is not what users/current answers: %v", err)
+	}
+	return user, nil
 }
 
 func instancePath(op, id string) (string, error) {

@@ -27,7 +27,7 @@ const DefaultBaseURL = "https://console.vast.ai"
 // Config is one account.
 type Config struct {
 	// APIKey is the account's key. Required. It needs the scopes misc, instance_read and instance_write; with
-	// user_read the balance is checked too.
+	// user_read the balance is checked too, and it is known whose account it is.
 	APIKey string
 	// BaseURL is the API's scheme and host; empty means DefaultBaseURL.
 	BaseURL string
@@ -62,7 +62,10 @@ type Provider struct {
 	rest *rest.Client
 }
 
-var _ provider.Provider = (*Provider)(nil)
+var (
+	_ provider.Provider   = (*Provider)(nil)
+	_ provider.Identified = (*Provider)(nil)
+)
 
 // New makes the driver of one account. It makes no call; use CheckCredentials to try the key.
 func New(c Config) (*Provider, error) {

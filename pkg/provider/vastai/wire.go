@@ -164,8 +164,9 @@ func (e *extraEnv) UnmarshalJSON(data []byte) error {
 
 // userReply is the answer of GET /api/v0/users/current/ (§1).
 type userReply struct {
-	Balance *float64 `json:"balance"`
-	Credit  *float64 `json:"credit"`
+	ID      json.Number `json:"id"`
+	Balance *float64    `json:"balance"`
+	Credit  *float64    `json:"credit"`
 }
 
 func value[T any](p *T) T {

@@ -647,6 +647,33 @@ func TestCheckCredentials(t *testing.T) {
 	}
 }
 
+func TestAccountID(t *testing.T) {
+	listed := ok(`{"success":true,"instances":[]}`)
+	for _, c := range []struct {
+		answers []answerAs
+		id      string
+		kind    provider.Kind
+	}{
+		{[]answerAs{ok(`{"id":10001,"balance":0,"credit":0}`)}, "10001", ""}, {[]answerAs{ok(`{"id":"7"}`)}, "7", ""},
+		{[]answerAs{ok(`{"balance":3}`)}, "", ""},
+		{[]answerAs{{403, `{"msg":"needs user_read"}`}, listed}, "", ""}, {[]answerAs{{404, `{"error":"auth_error"}`}, listed}, "", ""},
+		{[]answerAs{{401, ``}, {401, ``}}, "", provider.Unauthorized},
+		{[]answerAs{{404, `{"error":"auth_error"}`}, {404, `{"error":"auth_error"}`}}, "", provider.Unauthorized},
+		{[]answerAs{{401, ``}, {500, ``}}, "", provider.Unavailable},
+		{[]answerAs{{500, ``}}, "", provider.Unavailable}, {[]answerAs{{429, ``}}, "", provider.RateLimited},
+		{[]answerAs{ok(`<html>`)}, "", provider.Unknown}, {[]answerAs{ok(`{"id":0}`)}, "", provider.Unknown},
+		{[]answerAs{ok(`{"id":1.5}`)}, "", provider.Unknown},
+	} {
+		p, s := scripted(t, c.answers...)
+		if id, err := p.AccountID(t.Context()); id != c.id || provider.KindOf(err) != c.kind {
+			t.Errorf("%v: %q, %v; want %q and kind %q", c.answers, id, err, c.id, c.kind)
+		}
+		if s.got[0].path != "/api/v0/users/current/" || len(s.answers) > 0 {
+			t.Errorf("%v: sent %+v", c.answers, s.got)
+		}
+	}
+}
+
 func TestCredentialNames(t *testing.T) {
 	for _, c := range []struct {
 		creds map[string]string
