@@ -38,7 +38,8 @@ func newStage(t *testing.T, offers []market.Offer, opts ...localkubetest.Option)
 		Body: virtual.New(virtual.Options{Env: map[string]string{"VLLM_SIM_LOAD_TIME": "100ms", "VLLM_SIM_TTFT": "1ms"}}),
 		Boot: market.Boot{Accept: 20 * time.Millisecond, Create: 20 * time.Millisecond, Load: 50 * time.Millisecond}})
 	t.Cleanup(m.Close)
-	api := httptest.NewServer(simvast.New(m, simvast.Options{Keys: []string{simKey}, LimitScale: -1}))
+	api := httptest.NewServer(simvast.New(m, simvast.Options{Keys: []string{simKey, rotatedKey},
+		Others: map[string]int{theirKey: 20002}, LimitScale: -1}))
 	t.Cleanup(api.Close)
 	cluster := localkubetest.Start(t, opts...)
 	scheme, err := operator.Scheme()
