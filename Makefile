@@ -13,6 +13,10 @@ help: ## List the targets.
 build: ## Build the commands into bin/.
 	go build -o bin/ ./cmd/...
 
+.PHONY: agents
+agents: ## Build the agent for rented machines into dist/, and print what a pool says of it.
+	@hack/agents.sh
+
 .PHONY: generate
 generate: ## Write deep copies and CRDs from the API types, and the chart's copy of them.
 	$(CONTROLLER_GEN) object paths=./api/...

@@ -227,6 +227,9 @@ type Consolidation struct {
 }
 
 // Bootstrap says what an instance runs.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.agentURL) == has(self.agentSHA256)",message="agentURL and agentSHA256 belong together, since a binary is run only when its hash is known; set both or neither"
+// +kubebuilder:validation:XValidation:rule="!has(self.agentSHA256ARM64) || has(self.agentURL) && self.agentURL.contains('{arch}')",message="agentSHA256ARM64 needs an agentURL with {arch} in it, which stands for amd64 or arm64"
 type Bootstrap struct {
 	// Image is the container image with vLLM in it.
 	// +kubebuilder:default="vllm/vllm-openai:latest"
@@ -250,14 +253,22 @@ type Bootstrap struct {
 	// ModelCacheURL is a mirror to load weights from.
 	// +optional
 	ModelCacheURL string `json:"modelCacheURL,omitempty"`
-	// AgentURL is where instances fetch the agent; AgentSHA256 pins it.
+	// AgentURL is where instances fetch the agent; AgentSHA256 pins it. {arch} in it stands for the machine's processor,
+	// amd64 or arm64.
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.matches('^https?://[a-zA-Z0-9.:-]+/[a-zA-Z0-9._~:/?#@!&()*+,;=%{}-]*$')",message="agentURL must be an http:// or https:// address with a path and without a user, a password, quotes, dollar signs or spaces"
 	// +optional
 	AgentURL string `json:"agentURL,omitempty"`
-	// AgentSHA256 is the SHA-256 of the file at agentURL.
+	// AgentSHA256 is the SHA-256 of the file at AgentURL, of the one for amd64 where that holds {arch}.
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9a-f]{64}$')",message="must be the SHA-256 of the file at agentURL: 64 digits from 0 to 9 and a to f, as sha256sum prints them"
 	// +kubebuilder:validation:MaxLength=256
 	// +optional
 	AgentSHA256 string `json:"agentSHA256,omitempty"`
+	// AgentSHA256ARM64 is that of the one for arm64. Without, machines with that processor cannot boot.
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9a-f]{64}$')",message="must be the SHA-256 of the file at agentURL: 64 digits from 0 to 9 and a to f, as sha256sum prints them"
+	// +kubebuilder:validation:MaxLength=256
+	// +optional
+	AgentSHA256ARM64 string `json:"agentSHA256ARM64,omitempty"`
 }
 
 // EnvVar is one environment variable of the engines.

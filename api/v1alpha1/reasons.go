@@ -44,6 +44,7 @@ const (
 	ReasonProviderUnavailable    = "ProviderUnavailable"
 	ReasonLedgerUnavailable      = "LedgerUnavailable"
 	ReasonInvalidRequest         = "InvalidRequest"
+	ReasonAgentUnavailable       = "AgentUnavailable"
 	ReasonDeleted                = "Deleted"
 )
 

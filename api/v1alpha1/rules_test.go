@@ -62,6 +62,19 @@ var ruleCases = map[string]ruleCase{
 		refused:  []any{"latest", "sha256:" + sum, strings.ToUpper(sum), sum[1:], sum + "0", ""},
 		accepted: []any{strings.Repeat("0", 64)},
 	},
+	"agentURL and agentSHA256 belong together, since a binary is run only when its hash is known; set both or neither": {
+		refused:  []any{some{"agentURL": absent{}, "agentSHA256ARM64": absent{}}, some{"agentSHA256": absent{}}},
+		accepted: []any{some{"agentURL": absent{}, "agentSHA256": absent{}, "agentSHA256ARM64": absent{}}},
+	},
+	"agentSHA256ARM64 needs an agentURL with {arch} in it, which stands for amd64 or arm64": {
+		refused:  []any{some{"agentURL": "https://example.com/gpuscale-agent"}},
+		accepted: []any{some{"agentURL": "https://example.com/gpuscale-agent", "agentSHA256ARM64": absent{}}, some{"agentSHA256ARM64": absent{}}},
+	},
+	"agentURL must be an http:// or https:// address with a path and without a user, a password, quotes, dollar signs or spaces": {
+		refused: []any{"ftp://example.com/{arch}", "https://me:secret@example.com/{arch}", "https://example.com/$(reboot){arch}",
+			"https://example.com/it's/{arch}", "https://example.com", "-K/etc/passwd", ""},
+		accepted: []any{"http://10.0.0.1:8443/v1.2/agent-{arch}?x=1&y=%20"},
+	},
 	"must be a variable's name: letters, digits and _, not beginning with a digit, for example VLLM_LOGGING_LEVEL": {
 		refused:  []any{"1A", "A-B", "A=B", "A B", ""},
 		accepted: []any{"_", "a1", "A_B"},

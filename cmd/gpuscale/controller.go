@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -39,8 +40,9 @@ func newController(c *console) *cobra.Command {
 	f.StringVar(&o.config.MetricsAddr, "metrics-addr", ":8081", "address of the metrics; 0 for none")
 	f.StringVar(&o.config.HealthAddr, "health-addr", ":8082", "address of /healthz and /readyz; 0 for none")
 	f.BoolVar(&o.config.LeaderElection, "leader-elect", false, "elect a leader, for more than one replica")
-	f.StringVar(&o.config.Agent.URL, "agent-url", "", "where instances fetch gpuscale-agent whose pool does not say")
-	f.StringVar(&o.config.Agent.SHA256, "agent-sha256", "", "SHA-256 of what --agent-url leads to")
+	f.StringVar(&o.config.Agent.URL, "agent-url", "", "where instances fetch gpuscale-agent whose pool does not say; {arch} in it stands for amd64 or arm64")
+	f.StringVar(&o.config.Agent.SHA256, "agent-sha256", "", "SHA-256 of what --agent-url leads to, of the one for amd64 where that has {arch}")
+	f.StringVar(&o.config.Agent.SHA256ARM64, "agent-sha256-arm64", "", "SHA-256 of the one for arm64")
 	f.BoolVar(&o.config.AllGPUPods, "all-gpu-pods", false, "let pods spend money that ask for nvidia.com/gpu and have no gpuscale.io/ annotation")
 	return cmd
 }
@@ -49,8 +51,12 @@ func runController(ctx context.Context, c *console, o controllerOptions) error {
 	o.config.Log = useLog()
 	o.config.Getenv = c.getenv
 	o.config.Namespace = namespaceOf(c)
-	if (o.config.Agent.URL == "") != (o.config.Agent.SHA256 == "") {
+	if agent := o.config.Agent; (agent.URL == "") != (agent.SHA256 == "") {
 		return errors.New("--agent-url and --agent-sha256 belong together: a binary is only run when its hash is known")
+	} else if agent.URL != "" {
+		if err := agent.Check(); err != nil {
+			return fmt.Errorf("--agent-url: %w", err)
+		}
 	}
 	var err error
 	if o.config.LedgerURL, err = ledgerURL(c, o.config.LedgerURL); err != nil {

@@ -5,6 +5,8 @@
 package bootstrap
 
 import (
+	"cmp"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
@@ -33,19 +35,66 @@ const (
 	ExitWrongHash = 83
 	// ExitNoFolder: no folder can be written to.
 	ExitNoFolder = 84
+	// ExitNoArch: there is no agent for the machine's processor.
+	ExitNoArch = 85
 )
 
 // Params is all that the boot of an instance depends on.
 type Params struct {
 	// Image is the container image with the engine.
 	Image string
-	// AgentURL is where the agent's binary is, by https or http: its hash is what is trusted. Empty means that the image
-	// has gpuscale-agent in its PATH.
-	AgentURL string
-	// AgentSHA256 is the hex hash of the binary, required with AgentURL.
-	AgentSHA256 string
+	// Agent is the binary to fetch; without a URL the image has gpuscale-agent in its PATH.
+	Agent Agent
 	// Boot is the worker's identity. Version and Port are filled in when zero.
 	Boot agentapi.Boot
+}
+
+// Agent is a binary by address and hash.
+type Agent struct {
+	// URL is by https or http: the hash is what is trusted. ArchWord in it stands for the machine's processor, amd64 or
+	// arm64; without, the one binary is for all machines.
+	URL string
+	// SHA256 is the hex hash of the binary, of the one for amd64 where the URL has ArchWord.
+	SHA256 string
+	// SHA256ARM64 is the hash of the one for arm64. Empty means that there is none.
+	SHA256ARM64 string
+}
+
+// ArchWord stands in an agent's URL for the processor.
+const ArchWord = "{arch}"
+
+// For is the agent of one processor, amd64 or arm64: its address and its hash, both empty if there is none.
+func (a Agent) For(arch string) (address, sum string) {
+	sum = strings.ToLower(a.SHA256)
+	if strings.Contains(a.URL, ArchWord) && arch == "arm64" {
+		sum = strings.ToLower(a.SHA256ARM64)
+	}
+	if sum == "" {
+		return "", ""
+	}
+	return strings.Replace(a.URL, ArchWord, arch, 1), sum
+}
+
+// Check refuses an agent that no instance could be told to fetch, in words for whoever wrote it.
+func (a Agent) Check() error {
+	if err := checkURL(a.URL); err != nil {
+		return err
+	}
+	if strings.Count(a.URL, ArchWord) > 1 {
+		return fmt.Errorf("agent URL holds %s more than once", ArchWord)
+	}
+	for _, sum := range []string{a.SHA256, a.SHA256ARM64} {
+		if raw, err := hex.DecodeString(sum); sum != "" && (err != nil || len(raw) != sha256.Size) {
+			return fmt.Errorf("agent SHA-256 %q is not 64 hexadecimal digits", sum)
+		}
+	}
+	switch {
+	case a.SHA256 == "":
+		return errors.New("agent URL without its SHA-256")
+	case a.SHA256ARM64 != "" && !strings.Contains(a.URL, ArchWord):
+		return fmt.Errorf("agent SHA-256 for arm64, and the URL has no %s in it", ArchWord)
+	}
+	return nil
 }
 
 //go:embed fetch.sh
@@ -111,17 +160,14 @@ func Container(p Params) (provider.Boot, error) {
 }
 
 func command(p Params) ([]string, error) {
-	if p.AgentURL == "" {
+	if p.Agent.URL == "" {
 		return []string{agentName}, nil
 	}
-	if err := checkURL(p.AgentURL); err != nil {
+	if err := p.Agent.Check(); err != nil {
 		return nil, err
 	}
-	sum := strings.ToLower(p.AgentSHA256)
-	if raw, err := hex.DecodeString(sum); err != nil || len(raw) != 32 {
-		return nil, fmt.Errorf("agent SHA-256 %q is not 64 hexadecimal digits", p.AgentSHA256)
-	}
-	words := []string{"/bin/sh", "-c", strings.TrimSpace(fetchScript), agentName, p.AgentURL, sum}
+	words := []string{"/bin/sh", "-c", strings.TrimSpace(fetchScript), agentName, p.Agent.URL, strings.ToLower(p.Agent.SHA256),
+		cmp.Or(strings.ToLower(p.Agent.SHA256ARM64), "none")}
 	if n := len(strings.Join(words, " ")); n > MaxCommandBytes {
 		return nil, fmt.Errorf("command is %d bytes, at most %d are taken", n, MaxCommandBytes)
 	}

@@ -27,9 +27,9 @@ func must[T any](v T, err error) T {
 
 func params() bootstrap.Params {
 	return bootstrap.Params{
-		Image:       "vllm/vllm-openai:v0.33.0",
-		AgentURL:    "https://downloads.example/gpuscale-agent-linux-amd64",
-		AgentSHA256: strings.Repeat("0A", 32),
+		Image: "vllm/vllm-openai:v0.33.0",
+		Agent: bootstrap.Agent{URL: "https://downloads.example/gpuscale-agent-linux-{arch}",
+			SHA256: strings.Repeat("0A", 32), SHA256ARM64: strings.Repeat("0B", 32)},
 		Boot: agentapi.Boot{
 			Installation: "5f2c91ab", ClaimUID: "0b8f3e52-6f0d-4b54-9c62-1f0a6c1de3aa", ClaimName: "inference-qwen-0",
 			CertPEM: "cert", KeyPEM: "key", CAPEM: "ca",
@@ -40,7 +40,7 @@ func params() bootstrap.Params {
 
 func TestContainerGolden(t *testing.T) {
 	inImage := params()
-	inImage.AgentURL, inImage.AgentSHA256, inImage.Boot.Port = "", "", 8443
+	inImage.Agent, inImage.Boot.Port = bootstrap.Agent{}, 8443
 	for name, p := range map[string]bootstrap.Params{"fetched": params(), "in-image": inImage} {
 		boot := must(bootstrap.Container(p))
 		got := must(json.MarshalIndent(boot, "", "  "))
@@ -88,16 +88,20 @@ func TestNonsenseIsRefused(t *testing.T) {
 		"no key":          func(p *bootstrap.Params) { p.Boot.KeyPEM = "" },
 		"no claim":        func(p *bootstrap.Params) { p.Boot.ClaimUID = "" },
 		"too long":        func(p *bootstrap.Params) { p.Boot.CAPEM = strings.Repeat("x", agentapi.MaxBootBytes) },
-		"no hash":         func(p *bootstrap.Params) { p.AgentSHA256 = "" },
-		"short hash":      func(p *bootstrap.Params) { p.AgentSHA256 = "abcd" },
-		"hash of letters": func(p *bootstrap.Params) { p.AgentSHA256 = strings.Repeat("zz", 32) },
-		"ftp":             func(p *bootstrap.Params) { p.AgentURL = "ftp://example/agent" },
-		"an option":       func(p *bootstrap.Params) { p.AgentURL = "-K/etc/passwd" },
-		"a quote":         func(p *bootstrap.Params) { p.AgentURL = "https://example/a'b" },
-		"a substitution":  func(p *bootstrap.Params) { p.AgentURL = "https://example/$(reboot)" },
-		"a line break":    func(p *bootstrap.Params) { p.AgentURL = "https://example/a\nb" },
-		"a password":      func(p *bootstrap.Params) { p.AgentURL = "https://me:secret@example/agent" },
-		"a long URL":      func(p *bootstrap.Params) { p.AgentURL = "https://example/" + strings.Repeat("x", 4000) },
+		"no hash":         func(p *bootstrap.Params) { p.Agent.SHA256 = "" },
+		"short hash":      func(p *bootstrap.Params) { p.Agent.SHA256 = "abcd" },
+		"hash of letters": func(p *bootstrap.Params) { p.Agent.SHA256 = strings.Repeat("zz", 32) },
+		"arm hash alone":  func(p *bootstrap.Params) { p.Agent.SHA256 = "" },
+		"arm, one URL":    func(p *bootstrap.Params) { p.Agent.URL = "https://example/agent" },
+		"bad arm hash":    func(p *bootstrap.Params) { p.Agent.SHA256ARM64 = "none" },
+		"two archs":       func(p *bootstrap.Params) { p.Agent.URL = "https://example/{arch}/{arch}" },
+		"ftp":             func(p *bootstrap.Params) { p.Agent.URL = "ftp://example/agent" },
+		"an option":       func(p *bootstrap.Params) { p.Agent.URL = "-K/etc/passwd" },
+		"a quote":         func(p *bootstrap.Params) { p.Agent.URL = "https://example/a'b" },
+		"a substitution":  func(p *bootstrap.Params) { p.Agent.URL = "https://example/$(reboot)" },
+		"a line break":    func(p *bootstrap.Params) { p.Agent.URL = "https://example/a\nb" },
+		"a password":      func(p *bootstrap.Params) { p.Agent.URL = "https://me:secret@example/agent" },
+		"a long URL":      func(p *bootstrap.Params) { p.Agent.URL = "https://example/" + strings.Repeat("x", 4000) },
 	} {
 		p := params()
 		change(&p)

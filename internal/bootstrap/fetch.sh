@@ -3,6 +3,17 @@ say() { echo "gpuscale: $1" >&2; }
 has() { command -v "$1" >/dev/null 2>&1; }
 url=$1
 want=$2
+case $url in
+*"{arch}"*)
+  case $(uname -m) in
+  x86_64 | amd64) arch=amd64 ;;
+  aarch64 | arm64) arch=arm64 want=$3 ;;
+  *) arch=$(uname -m) want=none ;;
+  esac
+  [ "$want" != none ] || { say "there is no agent for a machine of type $arch"; exit 85; }
+  url=${url%%"{arch}"*}$arch${url#*"{arch}"}
+  ;;
+esac
 dir=$(mktemp -d 2>/dev/null) || dir=${TMPDIR:-/tmp}/gpuscale.$$
 [ -d "$dir" ] || mkdir -m 700 "$dir" 2>/dev/null || { say "cannot write to $dir"; exit 84; }
 bin=$dir/gpuscale-agent

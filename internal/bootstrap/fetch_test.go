@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -21,20 +22,20 @@ const agent = "#!/bin/sh\necho agent ran with $GPUSCALE_BOOT as $$\n"
 
 var fetchers = []string{"curl", "wget", "python3"}
 
-// pathWith makes a PATH that holds the named programs and no others, skipping the test if one is not here.
+// pathWith makes a PATH that holds the named programs and no others.
 func pathWith(t *testing.T, programs ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range programs {
 		real, err := exec.LookPath(name)
 		if err != nil {
-			t.Skipf("no %s here", name)
+			t.Fatalf("%s is not here; make test gets it: %v", name, err)
 		}
 		if name == "python3" {
 			// What is found may be a wrapper that needs more of PATH than itself.
 			out, err := exec.Command(real, "-c", "import sys;print(sys.executable)").Output()
 			if err != nil {
-				t.Skipf("python3 does not work here: %v", err)
+				t.Fatalf("python3 does not work here: %v", err)
 			}
 			real = strings.TrimSpace(string(out))
 		}
@@ -51,7 +52,13 @@ func pathWith(t *testing.T, programs ...string) string {
 func boot(t *testing.T, url, sum, path string, env ...string) (string, string, int) {
 	t.Helper()
 	p := params()
-	p.AgentURL, p.AgentSHA256 = url, sum
+	p.Agent = bootstrap.Agent{URL: url, SHA256: sum}
+	return run(t, p, path, env...)
+}
+
+// run is boot of any parameters.
+func run(t *testing.T, p bootstrap.Params, path string, env ...string) (string, string, int) {
+	t.Helper()
 	container := must(bootstrap.Container(p))
 	command := exec.CommandContext(t.Context(), container.Command[0], container.Command[1:]...)
 	command.Env = append([]string{"PATH=" + path, "TMPDIR=" + t.TempDir(), "GPUSCALE_BOOT=me"}, env...)
@@ -81,8 +88,8 @@ var coreutils = []string{"sha256sum", "mktemp", "mkdir", "chmod", "rm", "sleep"}
 
 func TestScriptIsPortableShell(t *testing.T) {
 	for _, checker := range [][]string{{"sh", "-n"}, {"dash", "-n"}, {"bash", "-n"}, {"busybox", "sh", "-n"}, {"shellcheck", "-s", "sh"}} {
-		if _, err := exec.LookPath(checker[0]); err != nil {
-			continue
+		if _, err := exec.LookPath(checker[0]); err != nil && checker[0] != "shellcheck" {
+			continue // Not every system has each shell.
 		}
 		out, err := exec.Command(checker[0], append(checker[1:], "fetch.sh")...).CombinedOutput()
 		if err != nil {
@@ -139,6 +146,35 @@ func TestAFileThatIsNotThereIsAskedForAgain(t *testing.T) {
 				t.Errorf("exit %d after %d requests, %q, %q", code, len(asked), stdout, stderr)
 			}
 		})
+	}
+}
+
+func TestEachProcessorGetsItsAgent(t *testing.T) {
+	served := map[string]string{"/agent-amd64": agent, "/agent-arm64": agent + "# arm64\n"}
+	url := strings.TrimSuffix(serve(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, served[r.URL.Path])
+	}), "agent") + "agent-{arch}"
+	both := bootstrap.Agent{URL: url, SHA256: sumOf(served["/agent-amd64"]), SHA256ARM64: sumOf(served["/agent-arm64"])}
+	amd := both
+	amd.SHA256ARM64 = ""
+	for _, c := range []struct {
+		machine string
+		agent   bootstrap.Agent
+		code    int
+	}{
+		{"x86_64", both, 0}, {"aarch64", both, 0}, {"arm64", both, 0}, {"x86_64", amd, 0},
+		{"aarch64", amd, bootstrap.ExitNoArch}, {"riscv64", both, bootstrap.ExitNoArch},
+	} {
+		path := pathWith(t, append([]string{"curl"}, coreutils...)...)
+		if err := os.WriteFile(filepath.Join(path, "uname"), []byte("#!/bin/sh\necho "+c.machine+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		p := params()
+		p.Agent = c.agent
+		stdout, stderr, code := run(t, p, path)
+		if code != c.code || (code == 0) != strings.HasPrefix(stdout, "agent ran") || strings.Count(stderr, "\n") > 1 {
+			t.Errorf("%s: exit %d, %q, %q", c.machine, code, stdout, stderr)
+		}
 	}
 }
 

@@ -17,10 +17,10 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 
+	"github.com/munhq/gpuscale/internal/bootstrap"
 	"github.com/munhq/gpuscale/internal/cloudsim/body/process"
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	"github.com/munhq/gpuscale/internal/cloudsim/vastai"
-	"github.com/munhq/gpuscale/internal/operator"
 )
 
 const loopback = "127.0.0.1"
@@ -118,7 +118,7 @@ func (s *Stack) offerAgent(ctx context.Context, path string) error {
 	base, err := s.serve(ctx, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.ServeFile(w, r, path)
 	}))
-	s.agent = operator.AgentSource{URL: base + "/gpuscale-agent", SHA256: hex.EncodeToString(sum[:])}
+	s.agent = bootstrap.Agent{URL: base + "/gpuscale-agent", SHA256: hex.EncodeToString(sum[:])}
 	return err
 }
 

@@ -21,9 +21,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
+	"github.com/munhq/gpuscale/internal/bootstrap"
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	"github.com/munhq/gpuscale/internal/localkube"
-	"github.com/munhq/gpuscale/internal/operator"
 )
 
 // Namespace is where the controllers' Secrets are.
@@ -76,7 +76,7 @@ type Stack struct {
 	secretKey string
 	redis     string
 	ledgerURL string
-	agent     operator.AgentSource
+	agent     bootstrap.Agent
 
 	mu       sync.Mutex
 	stops    []func() error // in the order in which things were started

@@ -1,14 +1,18 @@
 package operator
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/agentapi"
+	"github.com/munhq/gpuscale/internal/agentfile"
 	"github.com/munhq/gpuscale/internal/bootstrap"
 	"github.com/munhq/gpuscale/internal/identity"
 	"github.com/munhq/gpuscale/pkg/provider"
@@ -22,19 +26,18 @@ type bootMaker struct {
 	id    identity.Identity
 	clock clock.PassiveClock
 	// agent is where instances fetch the agent of pools that name none.
-	agent AgentSource
+	agent bootstrap.Agent
+	files *agentfile.Checker
 }
-
-// AgentSource is a binary by address and hash; empty where images are expected to have the agent in them.
-type AgentSource struct{ URL, SHA256 string }
 
 // stockImage is the engine's own image, which has no agent in it: an instance of it would be paid for and never answer.
 const stockImage = "vllm/vllm-openai"
 
-// Boot makes the claim's worker certificate and what its instance runs first.
-func (b bootMaker) Boot(claim *v1alpha1.GPUNodeClaim, offer provider.Offer) (provider.Boot, error) {
+// Boot makes the claim's worker certificate and what its instance runs first. It is a *agentfile.WrongError where the
+// instance could not fetch its agent.
+func (b bootMaker) Boot(ctx context.Context, claim *v1alpha1.GPUNodeClaim, offer provider.Offer) (provider.Boot, error) {
 	boot := claim.Spec.Bootstrap
-	agent := AgentSource{boot.AgentURL, boot.AgentSHA256}
+	agent := bootstrap.Agent{URL: boot.AgentURL, SHA256: boot.AgentSHA256, SHA256ARM64: boot.AgentSHA256ARM64}
 	if agent.URL == "" {
 		agent = b.agent
 	}
@@ -42,14 +45,22 @@ func (b bootMaker) Boot(claim *v1alpha1.GPUNodeClaim, offer provider.Offer) (pro
 		return provider.Boot{}, fmt.Errorf("image %s has no gpuscale-agent in it and none is named to fetch: set the pool's "+
 			"bootstrap.agentURL and agentSHA256, or the controller's --agent-url and --agent-sha256", boot.Image)
 	}
+	if agent.URL != "" {
+		wrong := &agentfile.WrongError{}
+		if err := b.files.Check(ctx, agent); errors.As(err, &wrong) {
+			return provider.Boot{}, err
+		} else if err != nil {
+			// The machines may have a way to it that the cluster has not.
+			log.FromContext(ctx).Info("agent cannot be seen from here, bought all the same", "url", agent.URL, "error", err.Error())
+		}
+	}
 	pair, err := b.id.CA.Worker(string(claim.UID), workerTTL, b.clock.Now())
 	if err != nil {
 		return provider.Boot{}, err
 	}
 	return bootstrap.Container(bootstrap.Params{
-		Image:       boot.Image,
-		AgentURL:    agent.URL,
-		AgentSHA256: agent.SHA256,
+		Image: boot.Image,
+		Agent: agent,
 		Boot: agentapi.Boot{
 			Installation: b.id.Installation,
 			ClaimUID:     string(claim.UID),

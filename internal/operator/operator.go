@@ -24,7 +24,9 @@ import (
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/agentapi"
+	"github.com/munhq/gpuscale/internal/agentfile"
 	"github.com/munhq/gpuscale/internal/billing"
+	"github.com/munhq/gpuscale/internal/bootstrap"
 	"github.com/munhq/gpuscale/internal/controller/claim"
 	"github.com/munhq/gpuscale/internal/controller/disruption"
 	"github.com/munhq/gpuscale/internal/controller/pool"
@@ -56,7 +58,7 @@ type Config struct {
 	// Wrap goes around every driver that is opened; nil is none. Tests shorten a cloud's lags with it.
 	Wrap func(provider.Provider) provider.Provider
 	// Agent is what instances fetch whose pool names no agent.
-	Agent AgentSource
+	Agent bootstrap.Agent
 	// WrapLedger and WrapWorkers go around what the claim controller writes its history to and calls agents with; nil is
 	// none. Tests end the process on either side of a call with them.
 	WrapLedger  func(claim.Ledger) claim.Ledger
@@ -240,7 +242,7 @@ func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Ide
 		&claim.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: accounts,
 			Workers: wrapped[claim.Workers](cfg.WrapWorkers, workers), Ledger: wrapped[claim.Ledger](cfg.WrapLedger, led),
 			Rests: rests, Strikes: strikes, Memory: led, Recall: recall,
-			Boot: bootMaker{id, cfg.Clock, cfg.Agent}, HFToken: secrets.hfToken,
+			Boot: bootMaker{id, cfg.Clock, cfg.Agent, agentfile.New(nil, cfg.Clock)}, HFToken: secrets.hfToken,
 			Events: recorder, Clock: cfg.Clock, Timing: cfg.Timing, Installation: id.Installation},
 		&disruption.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Workers: workers, Events: recorder,
 			Clock: cfg.Clock, Demand: demandOpts, AgentTimeout: cfg.Timing.AgentTimeout},

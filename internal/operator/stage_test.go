@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/munhq/gpuscale/internal/bootstrap"
 	"github.com/munhq/gpuscale/internal/cloudsim/body/virtual"
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	simvast "github.com/munhq/gpuscale/internal/cloudsim/vastai"
@@ -60,7 +61,7 @@ func newStage(t *testing.T, offers []market.Offer, opts ...localkubetest.Option)
 		Rest: w.asController(cluster.Config()), Namespace: secretNS, LedgerURL: "sqlite://" + filepath.Join(t.TempDir(), "ledger.db"),
 		Getenv: func(string) string { return "" }, BaseURLs: map[provider.Name]string{provider.VastAI: api.URL}, PaceFactor: -1,
 		Wrap: s.unruly.wrap, MetricsAddr: "0", HealthAddr: "0",
-		Agent: operator.AgentSource{URL: "http://127.0.0.1:1/gpuscale-agent", SHA256: strings.Repeat("0", 64)},
+		Agent: bootstrap.Agent{URL: "http://127.0.0.1:1/gpuscale-agent", SHA256: strings.Repeat("0", 64)},
 		Timing: claim.Timing{BootPoll: 200 * time.Millisecond, ReadyPoll: 500 * time.Millisecond, AgentTimeout: 2 * time.Second,
 			Skew: 200 * time.Millisecond, LicenceWait: 20 * time.Second, DestroyRetry: 300 * time.Millisecond},
 		Sweep: sweep.Timing{Period: 400 * time.Millisecond, MinAge: 3 * time.Second, MaxOrphans: 5, ListTimeout: 5 * time.Second},

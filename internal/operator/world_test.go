@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
+	"github.com/munhq/gpuscale/internal/bootstrap"
 	"github.com/munhq/gpuscale/internal/cloudsim/body/virtual"
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	simvast "github.com/munhq/gpuscale/internal/cloudsim/vastai"
@@ -126,7 +127,7 @@ func (w *world) run(cluster *localkubetest.Cluster, url string) {
 		Rest: w.asController(cluster.Config()), Namespace: secretNS, LedgerURL: "sqlite://" + filepath.Join(w.t.TempDir(), "ledger.db"),
 		Getenv: func(string) string { return "" }, BaseURLs: map[provider.Name]string{provider.VastAI: url}, PaceFactor: -1,
 		Wrap: func(p provider.Provider) provider.Provider { return lags{p, func() { w.beforeCreate(w) }} }, MetricsAddr: "0", HealthAddr: "0",
-		Agent: operator.AgentSource{URL: "http://127.0.0.1:1/gpuscale-agent", SHA256: strings.Repeat("0", 64)},
+		Agent: bootstrap.Agent{URL: "http://127.0.0.1:1/gpuscale-agent", SHA256: strings.Repeat("0", 64)},
 		Timing: claim.Timing{BootPoll: 100 * time.Millisecond, ReadyPoll: 200 * time.Millisecond, AgentTimeout: 2 * time.Second,
 			Skew: 200 * time.Millisecond, LicenceWait: 3 * time.Second, DestroyRetry: 300 * time.Millisecond},
 		Log: testLogger(w.t),

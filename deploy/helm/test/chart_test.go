@@ -26,7 +26,7 @@ var asInREADME = []string{"--set", "providers.vastai.enabled=true",
 // everything turns on all that the chart has.
 var everything = append(slices.Clone(asInREADME), "--set", "gateway.enabled=true", "--set", "gateway.keysSecret=gpuscale-keys",
 	"--set", "gateway.defaultModel=acme/tiny", "--set", "postgres.existingSecret=gpuscale-postgres", "--set", "redis.url=redis://redis:6379",
-	"--set", "replicas=2", "--set", "agent.url=https://example.com/gpuscale-agent", "--set", "agent.sha256="+strings.Repeat("0", 64), "--set", "allGPUPods=true", "--set", "podAnnotations.a=b", "--set", "nodeSelector.a=b",
+	"--set", "replicas=2", "--set", "agent.url=https://example.com/gpuscale-agent-{arch}", "--set", "agent.sha256="+strings.Repeat("0", 64), "--set", "agent.sha256ARM64="+strings.Repeat("1", 64), "--set", "allGPUPods=true", "--set", "podAnnotations.a=b", "--set", "nodeSelector.a=b",
 	"--set", "rbac.secrets.allNamespaces=false", "--set", "rbac.secrets.namespaces={gpuscale-system}", "--set", "imagePullSecrets[0].name=x",
 	"--values", "testdata/pool.yaml")
 

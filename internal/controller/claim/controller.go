@@ -53,7 +53,7 @@ type Ledger interface {
 
 // BootMaker renders what an instance runs first.
 type BootMaker interface {
-	Boot(claim *v1alpha1.GPUNodeClaim, offer provider.Offer) (provider.Boot, error)
+	Boot(ctx context.Context, claim *v1alpha1.GPUNodeClaim, offer provider.Offer) (provider.Boot, error)
 }
 
 // Timing are the intervals of the controller. They are defaults of the product, shortened only in tests.

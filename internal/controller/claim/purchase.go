@@ -12,6 +12,7 @@ import (
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/account"
+	"github.com/munhq/gpuscale/internal/agentfile"
 	"github.com/munhq/gpuscale/internal/ledger"
 	"github.com/munhq/gpuscale/internal/offers"
 	"github.com/munhq/gpuscale/internal/offers/rest"
@@ -81,7 +82,11 @@ func (v *visit) buy(ctx context.Context, token string, number int32) (next, erro
 	if n.stop || v.claim.Status.Failure != nil {
 		return n, nil
 	}
-	boot, err := v.Boot.Boot(v.claim, pick.offer)
+	boot, err := v.Boot.Boot(ctx, v.claim, pick.offer)
+	if wrong := (*agentfile.WrongError)(nil); errors.As(err, &wrong) {
+		v.fail("Boot", v1alpha1.ReasonAgentUnavailable, v1alpha1.CulpritPool, err.Error())
+		return proceed(), nil
+	}
 	if err != nil {
 		v.fail("Boot", v1alpha1.ReasonInvalidRequest, v1alpha1.CulpritPool, "boot data: "+err.Error())
 		return proceed(), nil //nolint:nilerr // It is the claim's failure now.

@@ -71,7 +71,7 @@ var warnings = []string{
 	v1alpha1.ReasonAgentUnreachable, v1alpha1.ReasonGPUMismatch, v1alpha1.ReasonModelFailed,
 	v1alpha1.ReasonInterrupted, v1alpha1.ReasonDrainTimeout, v1alpha1.ReasonDestroyFailed,
 	v1alpha1.ReasonCredentialsUnavailable, v1alpha1.ReasonOtherAccount, v1alpha1.ReasonProviderUnavailable, v1alpha1.ReasonLedgerUnavailable,
-	v1alpha1.ReasonInvalidRequest, v1alpha1.ReasonNotReserved, v1alpha1.ReasonNoOfferInReservation,
+	v1alpha1.ReasonInvalidRequest, v1alpha1.ReasonAgentUnavailable, v1alpha1.ReasonNotReserved, v1alpha1.ReasonNoOfferInReservation,
 }
 
 func (v *visit) event(kind, reason, message string) {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/munhq/gpuscale/internal/bootstrap"
 	"github.com/munhq/gpuscale/internal/controller/claim"
 	"github.com/munhq/gpuscale/internal/controller/sweep"
 	"github.com/munhq/gpuscale/internal/localkube/localkubetest"
@@ -103,7 +104,7 @@ func child(settings string) error {
 		Wrap:        func(p provider.Provider) provider.Provider { return declared{p, o.Habits} },
 		WrapLedger:  func(l claim.Ledger) claim.Ledger { return tracedLedger{l, trap} },
 		WrapWorkers: func(w claim.Workers) claim.Workers { return tracedWorkers{w, trap} },
-		Agent:       operator.AgentSource{URL: "http://127.0.0.1:1/gpuscale-agent", SHA256: strings.Repeat("0", 64)},
+		Agent:       bootstrap.Agent{URL: "http://127.0.0.1:1/gpuscale-agent", SHA256: strings.Repeat("0", 64)},
 		Sweep:       sweep.Timing{Period: 200 * time.Millisecond, MinAge: time.Second, MaxOrphans: 5, ListTimeout: 5 * time.Second},
 		MetricsAddr: "0", HealthAddr: "0", OrphanAge: 2 * time.Second,
 		Timing: claim.Timing{BootPoll: 40 * time.Millisecond, ReadyPoll: 100 * time.Millisecond, AgentTimeout: 2 * time.Second,
