@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net"
 	"os"
@@ -36,6 +37,10 @@ func main() {
 	if os.Getpid() == 1 {
 		os.Exit(asInit())
 	}
+	// An engine that crashes would fill the disk with an image of its memory. Where this fails it does.
+	_ = syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{})
+	// The standard library writes there what an engine sends unasked, without bound.
+	log.SetOutput(io.Discard)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	code := run(ctx, os.Args[1:], os.Getenv, os.Stderr)
 	stop()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -45,6 +46,9 @@ type Settings struct {
 	// ProbeInterval is how often a loading engine is asked whether it serves (500 ms), HealthInterval how often a
 	// serving one is asked for its health (10 s).
 	ProbeInterval, HealthInterval time.Duration
+	// HangAfter is how long a serving engine with requests in flight may send no byte before it is asked for a token
+	// (10 min), HangProbe how long that may take (5 min): see hangs.
+	HangAfter, HangProbe time.Duration
 	// DeathTime is how long an engine that failed its first completion is given to end by itself (8 s): vLLM's watchdog
 	// takes five.
 	DeathTime time.Duration
@@ -52,8 +56,11 @@ type Settings struct {
 	BackOff time.Duration
 	// StableAfter is how long an engine must have served for earlier restarts to be forgotten (10 min).
 	StableAfter time.Duration
-	// BodyTimeout bounds the time that a request's body may take to arrive (2 min).
-	BodyTimeout time.Duration
+	// HeaderTimeout bounds the time that a connection may take to its handshake, and then to a request's headers (10 s).
+	HeaderTimeout time.Duration
+	// BodyTimeout bounds the time that a request's body may take to arrive (2 min), WriteTimeout the time in which a
+	// caller may take nothing of an answer (5 min).
+	BodyTimeout, WriteTimeout time.Duration
 	// DrainTimeout bounds the wait for the requests of a model that is no longer desired (5 min).
 	DrainTimeout time.Duration
 	// ShutdownDrain bounds the wait for all requests when the agent is told to end (25 s).
@@ -67,10 +74,14 @@ func (s Settings) withDefaults() Settings {
 		LoadTimeout:    cmp.Or(s.LoadTimeout, 30*time.Minute),
 		ProbeInterval:  cmp.Or(s.ProbeInterval, 500*time.Millisecond),
 		HealthInterval: cmp.Or(s.HealthInterval, 10*time.Second),
+		HangAfter:      cmp.Or(s.HangAfter, 10*time.Minute),
+		HangProbe:      cmp.Or(s.HangProbe, 5*time.Minute),
 		DeathTime:      cmp.Or(s.DeathTime, 8*time.Second),
 		BackOff:        cmp.Or(s.BackOff, 2*time.Second),
 		StableAfter:    cmp.Or(s.StableAfter, 10*time.Minute),
+		HeaderTimeout:  cmp.Or(s.HeaderTimeout, 10*time.Second),
 		BodyTimeout:    cmp.Or(s.BodyTimeout, 2*time.Minute),
+		WriteTimeout:   cmp.Or(s.WriteTimeout, 5*time.Minute),
 		DrainTimeout:   cmp.Or(s.DrainTimeout, 5*time.Minute),
 		ShutdownDrain:  cmp.Or(s.ShutdownDrain, 25*time.Second),
 		StopGrace:      cmp.Or(s.StopGrace, 20*time.Second),
@@ -135,7 +146,7 @@ func New(cfg Config) (*Agent, error) {
 		return nil, err
 	}
 	cfg.Settings = cfg.Settings.withDefaults()
-	config.Time = cfg.Clock.Now
+	config.Time = steady(cfg.Clock, config.Certificates[0].Leaf)
 	id := make([]byte, 8)
 	if _, err := rand.Read(id); err != nil {
 		return nil, err
@@ -148,7 +159,6 @@ func New(cfg Config) (*Agent, error) {
 }
 
 const (
-	readHeaderTimeout = 10 * time.Second
 	// idleTimeout is above the clients' (package workerclient), who so never write on a connection that just closed.
 	idleTimeout    = 2 * time.Minute
 	maxHeaderBytes = 64 << 10
@@ -161,9 +171,10 @@ const (
 func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
 		Handler:           a.routes(),
-		ReadHeaderTimeout: readHeaderTimeout,
+		ReadHeaderTimeout: a.cfg.Settings.HeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
+		ConnState:         newDoorway().changed,
 		// Strangers who try the port are nothing to log each time.
 		ErrorLog: log.New(logLines{a.cfg.Log}, "", 0),
 	}
@@ -279,6 +290,18 @@ func within(ctx context.Context, clock Clock, d time.Duration) (context.Context,
 		}
 	}()
 	return ctx, cancel
+}
+
+// steady is the time by which certificates are judged: the clock's at the start and what has passed since, so that a wall
+// clock that jumps shuts nobody out. A clock that is already wrong, by the worker's own certificate, is set by that: it was
+// made just before the machine was.
+func steady(clock Clock, leaf *x509.Certificate) func() time.Time {
+	start := clock.Now()
+	begin := start
+	if leaf != nil && (start.Before(leaf.NotBefore) || start.After(leaf.NotAfter)) {
+		begin = leaf.NotBefore
+	}
+	return func() time.Time { return begin.Add(clock.Now().Sub(start)) }
 }
 
 // logLines passes a log.Logger's lines on at debug level.

@@ -37,3 +37,9 @@ func (realClock) Wait(ctx context.Context, d time.Duration) error {
 		return ctx.Err()
 	}
 }
+
+// soon is the moment d from now for the deadline of a connection, which the system judges by the same clock, and by its
+// monotonic part, whatever Config.Clock says.
+func soon(d time.Duration) time.Time {
+	return time.Now().Add(d) //gpuscale:clock a connection's deadline is judged by the machine's own clock
+}

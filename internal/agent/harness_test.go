@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -30,6 +31,7 @@ func TestMain(m *testing.M) {
 	if kind := os.Getenv(envEngine); kind != "" {
 		engineMain(kind, os.Args[1])
 	}
+	log.SetOutput(io.Discard) // As the program does.
 	dir, err := os.MkdirTemp("", "agent-test")
 	if err != nil {
 		panic(err)

@@ -52,8 +52,34 @@ func (a *Agent) generate(w http.ResponseWriter, r *http.Request) {
 	// With it the transport can send the request again when the engine closed an idle connection under it.
 	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	r.ContentLength, r.TransferEncoding = int64(len(body)), nil
-	proxy.ServeHTTP(w, r)
+	answer := &answer{ResponseWriter: w, control: http.NewResponseController(w), unit: u}
+	defer answer.done()
+	proxy.ServeHTTP(answer, r)
 }
+
+// answer passes an engine's answer on, and notes that it goes on. A caller who takes nothing of it is given up after a
+// while, since a request in flight keeps a machine rented.
+type answer struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	unit    *unit
+}
+
+// Write passes a piece on.
+func (a *answer) Write(p []byte) (int, error) {
+	if len(p) > 0 && p[0] != ':' { // A comment is some server's way of keeping a stream open, and no work of its engine.
+		a.unit.heard.Add(1)
+	}
+	// A writer without deadlines is a test's.
+	_ = a.control.SetWriteDeadline(soon(a.unit.agent.cfg.Settings.WriteTimeout))
+	return a.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// done gives the connection back without a limit.
+func (a *answer) done() { _ = a.control.SetWriteDeadline(time.Time{}) }
 
 // readBody reads the whole body within its limits of size and time, so that the request can be sent more than once and a
 // slow caller holds nothing of the engine's.
@@ -61,24 +87,25 @@ func (a *Agent) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error)
 	a.mu.Lock()
 	most := a.maxBody
 	a.mu.Unlock()
-	if r.ContentLength > most {
-		w.Header().Set("Connection", "close") // What is left of the body is not read.
-		return nil, &http.MaxBytesError{Limit: most}
-	}
 	control := http.NewResponseController(w)
 	// A writer without deadlines is a test's.
-	_ = control.SetReadDeadline(a.cfg.Clock.Now().Add(a.cfg.Settings.BodyTimeout))
+	_ = control.SetReadDeadline(soon(a.cfg.Settings.BodyTimeout))
+	if r.ContentLength > most {
+		w.Header().Set("Connection", "close")
+		return nil, &http.MaxBytesError{Limit: most}
+	}
 	var body bytes.Buffer
 	if r.ContentLength > 0 {
 		// One allocation for most; a caller who promises much and sends little costs little.
 		body.Grow(int(min(r.ContentLength, 1<<20)) + bytes.MinRead)
 	}
-	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, most))
-	_ = control.SetReadDeadline(time.Time{}) // From now on the connection is only watched for the caller's leaving.
-	if err != nil {
+	if _, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, most)); err != nil {
+		// The deadline stays: the server reads some of what is left before it closes the connection.
 		w.Header().Set("Connection", "close")
+		return nil, err
 	}
-	return body.Bytes(), err
+	_ = control.SetReadDeadline(time.Time{}) // From now on the connection is only watched for the caller's leaving.
+	return body.Bytes(), nil
 }
 
 // text is a short JSON string; other values are passed over without being copied.

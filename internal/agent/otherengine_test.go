@@ -115,6 +115,12 @@ func (e *otherEngine) misbehave(w http.ResponseWriter, r *http.Request) {
 	case "hang", "busy":
 		<-r.Context().Done()
 		panic(http.ErrAbortHandler)
+	case "endless":
+		for {
+			if _, err := w.Write([]byte("data: " + strings.Repeat("x", 32<<10) + "\n\n")); err != nil {
+				panic(http.ErrAbortHandler)
+			}
+		}
 	case "headers":
 		w.Header().Set("X-Long", strings.Repeat("x", 2<<20))
 	}

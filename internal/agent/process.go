@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -32,8 +33,12 @@ type ProcessRunner struct {
 	Clock Clock
 }
 
+// envRun marks all processes of one start of an engine, by which those are found that left its process group.
+const envRun = "GPUSCALE_ENGINE_RUN"
+
 type process struct {
 	cmd       *exec.Cmd
+	mark      string // the environment's entry
 	clock     Clock
 	transport *http.Transport
 	done      chan struct{}
@@ -57,12 +62,12 @@ func (r ProcessRunner) Start(spec EngineSpec) (Engine, error) {
 	}
 	//nolint:noctx // An engine's life is its unit's, which calls Stop; no call's context bounds it.
 	p := &process{cmd: exec.Command(path, words[1:]...), clock: r.Clock, done: make(chan struct{}),
-		transport: loopback(net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))}
+		mark: envRun + "=" + rand.Text(), transport: loopback(net.JoinHostPort(loopbackHost, strconv.Itoa(port)))}
 	if p.clock == nil {
 		p.clock = RealClock()
 	}
 	p.cmd.Args[0] = words[0]
-	p.cmd.Env = r.environ(spec.Env)
+	p.cmd.Env = append(r.environ(spec.Env), p.mark)
 	p.cmd.SysProcAttr = childAttr()
 	if err := p.start(spec.Log); err != nil {
 		return nil, err
@@ -109,7 +114,8 @@ func (p *process) attend(output *os.File, log io.Writer) {
 	_ = p.cmd.Wait() // Its outcome is in ProcessState.
 	// An engine's workers hold GPU memory, and must not outlive it.
 	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
-	// Something that left the group may keep the pipe open.
+	killMarked(p.mark)
+	// Something that hangs in the kernel may keep the pipe open.
 	ctx, cancel := within(context.Background(), p.clock, drainPipe)
 	select {
 	case <-copied:
@@ -200,5 +206,7 @@ func loopback(address string) *http.Transport {
 		IdleConnTimeout:     keepAlive,
 		MaxIdleConnsPerHost: 256,
 		DisableCompression:  true,
+		// An engine's headers are few.
+		MaxResponseHeaderBytes: 256 << 10,
 	}
 }

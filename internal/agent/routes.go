@@ -8,13 +8,17 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/munhq/gpuscale/internal/agentapi"
 	"github.com/munhq/gpuscale/internal/pki"
 )
 
-// maxControlBody bounds the body of a controller's call.
-const maxControlBody = 1 << 20
+const (
+	// maxControlBody bounds the body of a controller's call, controlBodyTimeout the time that it may take to arrive.
+	maxControlBody     = 1 << 20
+	controlBodyTimeout = 30 * time.Second
+)
 
 // route is one method and path, and who may call it.
 type route struct {
@@ -185,11 +189,16 @@ var labelValue = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
 // readJSON reads a controller's body, answering for itself when it cannot.
 func readJSON(w http.ResponseWriter, r *http.Request, into any) bool {
+	control := http.NewResponseController(w)
+	// A writer without deadlines is a test's.
+	_ = control.SetReadDeadline(soon(controlBodyTimeout))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxControlBody))
 	if err != nil {
+		w.Header().Set("Connection", "close")
 		openAIError(w, http.StatusRequestEntityTooLarge, "body is too large or broke off")
 		return false
 	}
+	_ = control.SetReadDeadline(time.Time{})
 	// The decoder's error may quote the body, which holds secrets.
 	if json.Unmarshal(body, into) != nil {
 		openAIError(w, http.StatusBadRequest, "body is not what this path takes")

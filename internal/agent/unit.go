@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http/httputil"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/munhq/gpuscale/internal/agentapi"
@@ -20,6 +21,9 @@ type unit struct {
 	// stop ends when the unit must end now: retired and drained, or the agent ends.
 	stop context.Context
 	end  context.CancelFunc
+
+	// heard counts the pieces of answers that came from the engine.
+	heard atomic.Int64
 
 	// Guarded by agent.mu.
 	state    string
@@ -121,23 +125,28 @@ func (u *unit) notStarted(err error) agentapi.Failure {
 	return agentapi.Failure{Step: agentapi.StepDownloading, Exit: exit, Message: shorten(err.Error(), maxMessage)}
 }
 
-// whileReady waits for the engine to end or to say that it is dead, or for the unit's end.
+// whileReady waits for the engine to end, to say that it is dead or to hang, or for the unit's end.
 func (u *unit) whileReady(engine Engine, mark int) agentapi.Failure {
 	defer u.unready()
 	ctx, cancel := context.WithCancel(u.stop)
 	defer cancel()
-	sick := make(chan struct{})
+	failed := make(chan agentapi.Failure, 2)
 	u.agent.work.Go(func() {
 		if u.agent.sickens(ctx, engine) {
-			close(sick)
+			failed <- agentapi.Failure{Step: agentapi.StepReady, Exit: agentapi.ExitCrashed, Message: "engine says that it is unhealthy"}
+		}
+	})
+	u.agent.work.Go(func() {
+		if failure := u.hangs(ctx, engine); failure != nil {
+			failed <- *failure
 		}
 	})
 	select {
 	case <-engine.Done():
 		exit, message := classify(engine.Exit(), u.log.since(mark))
 		return agentapi.Failure{Step: agentapi.StepReady, Exit: exit, Message: message}
-	case <-sick:
-		return agentapi.Failure{Step: agentapi.StepReady, Exit: agentapi.ExitCrashed, Message: "engine says that it is unhealthy"}
+	case failure := <-failed:
+		return failure
 	case <-u.stop.Done():
 		return agentapi.Failure{}
 	}

@@ -57,7 +57,11 @@ func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request) ([]byte, *api
 		buffer.Grow(int(min(r.ContentLength, most)) + bytes.MinRead)
 	}
 	_, err := io.Copy(&buffer, http.MaxBytesReader(w, r.Body, g.cfg.MaxBody))
-	_ = control.SetReadDeadline(time.Time{}) // The connection is now watched for the client's leaving, without limit.
+	if err == nil {
+		// The connection is now watched for the client's leaving, without limit. After a failure the limit stays: the
+		// server reads some of what is left before it closes the connection.
+		_ = control.SetReadDeadline(time.Time{})
+	}
 	var over *http.MaxBytesError
 	switch {
 	case errors.As(err, &over):

@@ -45,6 +45,10 @@ const (
 	FailStreamEOF Failure = "stream-eof"
 	// FailStreamHang stops a stream and leaves the connection open.
 	FailStreamHang Failure = "stream-hang"
+	// FailFreeze stops the engine's loop on a generation request, as a wedged
+	// GPU does: no token of any request comes any more, while /health says 200
+	// and the metrics stand still.
+	FailFreeze Failure = "freeze"
 	// FailUnhealthy answers 503 on /health and 500 on generation.
 	FailUnhealthy Failure = "unhealthy"
 	// FailUnauthorized answers 401 with a string body under /v1.
@@ -66,7 +70,7 @@ var loadFailures = []Failure{
 }
 
 var servingFailures = []Failure{
-	FailCrash, FailStreamError, FailStreamEOF, FailStreamHang,
+	FailCrash, FailStreamError, FailStreamEOF, FailStreamHang, FailFreeze,
 	FailUnhealthy, FailUnauthorized,
 }
 

@@ -147,6 +147,37 @@ func TestStreamFailuresSpareTheFirstRequests(t *testing.T) {
 	}
 }
 
+func TestFreezeStopsEveryTokenAndNothingElse(t *testing.T) {
+	s, front := ready(t, "sim/freeze-after-1", nil)
+	ask := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, front.URL+"/v1/completions",
+			strings.NewReader(`{"model":"sim/freeze-after-1","prompt":"x","max_tokens":1}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Content-Type", "application/json")
+		response, err := http.DefaultClient.Do(request)
+		if err == nil {
+			_ = response.Body.Close()
+		}
+		return err
+	}
+	if err := ask(); err != nil {
+		t.Errorf("before: %v", err)
+	}
+	before := s.engines[0].meter.promptTokens
+	for range 2 {
+		if err := ask(); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("frozen: %v", err)
+		}
+	}
+	if status, _ := get(t, front.URL+"/health"); status != http.StatusOK || s.engines[0].meter.promptTokens != before {
+		t.Errorf("health is %d, %v prompt tokens were counted after %v", status, s.engines[0].meter.promptTokens, before)
+	}
+}
+
 func TestStreamHangHoldsTheConnection(t *testing.T) {
 	_, front := ready(t, "sim/stream-hang", nil)
 	ctx, cancel := context.WithCancel(t.Context())

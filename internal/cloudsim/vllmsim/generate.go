@@ -194,6 +194,13 @@ func (g *generation) reason() string { return g.answers[0].reason }
 // the error is errEngineDead, what emit returned, or a cancellation.
 func (g *generation) run(ctx context.Context, emit func(step int) error) (*job, error) {
 	s := g.server
+	if s.failing(FailFreeze, g.ordinal) {
+		s.frozen.Store(true)
+	}
+	if s.frozen.Load() { // The front end takes it, and no loop is there to count it.
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
 	j, err := s.engineFor(g.ordinal).start(ctx, g.promptTokens, g.maxTokens, g.params.choices())
 	if err != nil {
 		return nil, context.Cause(ctx)
@@ -229,6 +236,10 @@ func (g *generation) produce(ctx context.Context, j *job, emit func(step int) er
 		}
 		if err := cfg.Clock.Wait(ctx, due.Sub(cfg.Clock.Now())); err != nil {
 			return err
+		}
+		if g.server.frozen.Load() {
+			<-ctx.Done()
+			return ctx.Err()
 		}
 		count := 0
 		for _, a := range g.answers {

@@ -33,6 +33,7 @@ type Server struct {
 	served   atomic.Int64 // generation requests accepted so far
 	inFlight atomic.Int64
 	draining atomic.Bool
+	frozen   atomic.Bool // no engine makes a token any more
 	died     chan struct{}
 
 	mu     sync.Mutex
