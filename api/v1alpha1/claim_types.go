@@ -176,6 +176,16 @@ type GPUNodeClaimStatus struct {
 	// LastRequestAt is the agent's account of the latest request.
 	// +optional
 	LastRequestAt *metav1.Time `json:"lastRequestAt,omitempty"`
+	// Lease is how long the worker goes on without a call from the controller or the gateway before it ends its own rental;
+	// absent where it cannot or need not.
+	// +optional
+	Lease *Duration `json:"lease,omitempty"`
+	// LastContactAt is when the controller last reached the worker, to an eighth of the lease.
+	// +optional
+	LastContactAt *metav1.MicroTime `json:"lastContactAt,omitempty"`
+	// ReclaimAt is when the provider takes the instance back, where it has announced that.
+	// +optional
+	ReclaimAt *metav1.Time `json:"reclaimAt,omitempty"`
 	// DemandEndedAt is when the last workload placed here lost its demand.
 	// +optional
 	DemandEndedAt *metav1.MicroTime `json:"demandEndedAt,omitempty"`

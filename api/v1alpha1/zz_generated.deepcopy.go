@@ -268,6 +268,19 @@ func (in *GPUNodeClaimStatus) DeepCopyInto(out *GPUNodeClaimStatus) {
 		in, out := &in.LastRequestAt, &out.LastRequestAt
 		*out = (*in).DeepCopy()
 	}
+	if in.Lease != nil {
+		in, out := &in.Lease, &out.Lease
+		*out = new(Duration)
+		**out = **in
+	}
+	if in.LastContactAt != nil {
+		in, out := &in.LastContactAt, &out.LastContactAt
+		*out = (*in).DeepCopy()
+	}
+	if in.ReclaimAt != nil {
+		in, out := &in.ReclaimAt, &out.ReclaimAt
+		*out = (*in).DeepCopy()
+	}
 	if in.DemandEndedAt != nil {
 		in, out := &in.DemandEndedAt, &out.DemandEndedAt
 		*out = (*in).DeepCopy()

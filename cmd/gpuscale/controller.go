@@ -43,6 +43,7 @@ func newController(c *console) *cobra.Command {
 	f.StringVar(&o.config.Agent.URL, "agent-url", "", "where instances fetch gpuscale-agent whose pool does not say; {arch} in it stands for amd64 or arm64")
 	f.StringVar(&o.config.Agent.SHA256, "agent-sha256", "", "SHA-256 of what --agent-url leads to, of the one for amd64 where that has {arch}")
 	f.StringVar(&o.config.Agent.SHA256ARM64, "agent-sha256-arm64", "", "SHA-256 of the one for arm64")
+	f.DurationVar(&o.config.WorkerLease, "worker-lease", operator.DefaultWorkerLease, "how long a worker goes on without a call from controller or gateway before it ends its own rental, where its provider lets it; 10m or more")
 	f.BoolVar(&o.config.AllGPUPods, "all-gpu-pods", false, "let pods spend money that ask for nvidia.com/gpu and have no gpuscale.io/ annotation")
 	return cmd
 }
@@ -57,6 +58,10 @@ func runController(ctx context.Context, c *console, o controllerOptions) error {
 		if err := agent.Check(); err != nil {
 			return fmt.Errorf("--agent-url: %w", err)
 		}
+	}
+	if o.config.WorkerLease < operator.MinWorkerLease {
+		return fmt.Errorf("--worker-lease %s is too short: with less than %s an outage that nobody notices would end workers that serve",
+			o.config.WorkerLease, operator.MinWorkerLease)
 	}
 	var err error
 	if o.config.LedgerURL, err = ledgerURL(c, o.config.LedgerURL); err != nil {

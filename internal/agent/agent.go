@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"time"
 
@@ -32,6 +33,11 @@ type Config struct {
 	Command []string
 	// Machine holds the agent's settings (agentapi.EnvEngineCommand and its neighbours) where a desired set has none.
 	Machine map[string]string
+	// Getenv reads what the provider tells its instances; nil means os.Getenv. PowerOff turns the machine off; nil means
+	// HostPowerOff. Metadata is the address of the metadata service where it is not the clouds' own.
+	Getenv   func(string) string
+	PowerOff PowerOff
+	Metadata string
 	// Version is reported in the status.
 	Version string
 	// Log takes the agent's own few lines; nil drops them.
@@ -67,6 +73,11 @@ type Settings struct {
 	ShutdownDrain time.Duration
 	// StopGrace is how long an engine may take to end before it is killed (20 s).
 	StopGrace time.Duration
+	// SelfEndBackOff is the wait before the end of the rental is asked for a second time (5 s); it doubles each time, up to
+	// five minutes.
+	SelfEndBackOff time.Duration
+	// NoticePoll is how often a metadata service that cannot wait for a change is asked for interruption notices (5 s).
+	NoticePoll time.Duration
 }
 
 func (s Settings) withDefaults() Settings {
@@ -85,6 +96,8 @@ func (s Settings) withDefaults() Settings {
 		DrainTimeout:   cmp.Or(s.DrainTimeout, 5*time.Minute),
 		ShutdownDrain:  cmp.Or(s.ShutdownDrain, 25*time.Second),
 		StopGrace:      cmp.Or(s.StopGrace, 20*time.Second),
+		SelfEndBackOff: cmp.Or(s.SelfEndBackOff, 5*time.Second),
+		NoticePoll:     cmp.Or(s.NoticePoll, 5*time.Second),
 	}
 }
 
@@ -95,6 +108,10 @@ type Agent struct {
 	tls    *tls.Config
 	probed chan struct{} // closed once the GPUs were looked at
 	placer *placer       // set before probed is closed
+
+	lease   *lease
+	ender   ender  // nil where the lease cannot be acted on
+	noLease string // why
 
 	// life ends when engines must stop, hard when they must without grace.
 	life context.Context
@@ -116,6 +133,8 @@ type Agent struct {
 	inFlight   int
 	last       time.Time
 	idle       chan struct{} // closed when inFlight becomes 0, nil if nobody waits
+	notices    []*agentapi.Notice
+	told       *agentapi.Notice // by Announce
 }
 
 // New checks the configuration and makes an Agent that does nothing yet.
@@ -136,6 +155,12 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.Probe == nil {
 		cfg.Probe = NvidiaSMI
 	}
+	if cfg.Getenv == nil {
+		cfg.Getenv = os.Getenv
+	}
+	if cfg.PowerOff == nil {
+		cfg.PowerOff = HostPowerOff
+	}
 	if cfg.Command == nil {
 		cfg.Command = DefaultCommand()
 	}
@@ -155,6 +180,7 @@ func New(cfg Config) (*Agent, error) {
 	a.adopt(nil)
 	a.life, a.end = context.WithCancel(context.Background())
 	a.hard, a.kill = context.WithCancel(context.Background())
+	a.setLease()
 	return a, nil
 }
 
@@ -180,6 +206,8 @@ func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	a.step(agentapi.StepBooted, "")
 	a.work.Go(a.findGPUs)
+	a.watchLease()
+	a.watchNotices()
 	var err error // written before ended is closed
 	ended := make(chan struct{})
 	go func() {

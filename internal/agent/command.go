@@ -104,10 +104,14 @@ func flagOf(arg string) string {
 	return strings.ReplaceAll(name, "_", "-")
 }
 
-// forbidden in an engine's environment: boot data with the worker's key, the agent's settings, and what would make the engine listen or ask for
-// a key otherwise than the agent expects.
+// forbidden in an engine's environment: boot data with the worker's key, the agent's settings, the keys to the rental, and
+// what would make the engine listen or ask for a key otherwise than the agent expects.
 func forbidden(key string) bool {
-	return strings.HasPrefix(key, "GPUSCALE_") || key == "VLLM_PORT" || key == "VLLM_API_KEY" || key == "VLLM_HOST_IP"
+	switch key {
+	case envVastKey, envRunPodKey, "VLLM_PORT", "VLLM_API_KEY", "VLLM_HOST_IP":
+		return true
+	}
+	return strings.HasPrefix(key, "GPUSCALE_")
 }
 
 // envFor is what an engine's environment has beyond the machine's: the user's, and which GPUs are its own.

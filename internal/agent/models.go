@@ -169,7 +169,7 @@ func (a *Agent) drainAll() {
 func (a *Agent) admit(model string) (*unit, *httputil.ReverseProxy, string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.draining {
+	if a.closed() {
 		return nil, nil, agentapi.RefusedDraining
 	}
 	u := a.current(model)
@@ -224,7 +224,8 @@ func (a *Agent) status() agentapi.Status {
 		Steps: slices.Clone(a.steps), Failure: copied(a.failure),
 		GPUs: slices.Clone(a.inventory.GPUs), Driver: a.inventory.Driver, CUDA: a.inventory.CUDA,
 		DesiredGeneration: a.generation,
-		InFlight:          a.inFlight, LastRequest: moment(a.last), Draining: a.draining,
+		InFlight:          a.inFlight, LastRequest: moment(a.last), Draining: a.closed(),
+		Notice: a.notice(), Lease: a.leaseStatus(),
 		Models: make([]agentapi.ModelInfo, 0, len(a.units)),
 	}
 	if s.GPUs == nil {
@@ -243,7 +244,7 @@ func (a *Agent) status() agentapi.Status {
 // info is the unit as others see it. The agent is locked.
 func (u *unit) info() agentapi.ModelInfo {
 	state, message := u.state, u.message
-	if u.retiring || u.agent.draining && state == agentapi.StateReady {
+	if u.retiring || u.agent.closed() && state == agentapi.StateReady {
 		state = agentapi.StateDraining
 	}
 	return agentapi.ModelInfo{

@@ -148,7 +148,7 @@ func (a *Agent) listModels(w http.ResponseWriter, _ *http.Request) {
 	}{Object: "list", Data: []entry{}}
 	a.mu.Lock()
 	for _, u := range a.units {
-		if u.state == agentapi.StateReady && !u.retiring && !a.draining {
+		if u.state == agentapi.StateReady && !u.retiring && !a.closed() {
 			list.Data = append(list.Data, entry{ID: u.spec.Name, Object: "model", Created: u.since.Unix(), OwnedBy: "gpuscale"})
 		}
 	}

@@ -59,6 +59,8 @@ func (a *Agent) routes() http.Handler {
 			openAIError(w, http.StatusForbidden, "no certificate of this installation")
 			return
 		}
+		a.lease.enter()
+		defer a.lease.leave()
 		var methods []string
 		for _, route := range table {
 			if route.path != r.URL.Path || r.URL.RawPath != "" {
@@ -169,7 +171,7 @@ func (a *Agent) metrics() string {
 		{"gpuscale_agent_requests_refused_total", "counter", "Requests refused for want of room.", func(u *unit) int64 { return u.refused }},
 		{"gpuscale_agent_engine_restarts", "gauge", "Restarts of the engine since it last was stable.", func(u *unit) int64 { return int64(u.restarts) }},
 		{"gpuscale_agent_model_ready", "gauge", "1 while the model takes requests.", func(u *unit) int64 {
-			if u.proxy != nil && !u.drained && !a.draining {
+			if u.proxy != nil && !u.drained && !a.closed() {
 				return 1
 			}
 			return 0

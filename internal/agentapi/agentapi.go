@@ -73,6 +73,21 @@ type Boot struct {
 	Port  int    `json:"port"`
 	// GPUs that were bought, to compare with what is there.
 	GPUs GPUExpectation `json:"gpus"`
+	// LeaseSeconds is how long the worker goes on without an authenticated call before it ends its own rental; 0 is for
+	// ever.
+	LeaseSeconds int `json:"lease,omitempty"`
+	// SelfEnd is how it can do that, nil where its provider gives it no way.
+	SelfEnd *SelfEnd `json:"selfEnd,omitempty"`
+	// Notices is the metadata service that announces interruptions, one of the Notices constants; empty where there is none.
+	Notices string `json:"notices,omitempty"`
+}
+
+// SelfEnd is how a worker ends its own rental.
+type SelfEnd struct {
+	// By is one of the SelfEnd constants; one that the agent does not know is no way.
+	By string `json:"by"`
+	// URL is the provider's API where By needs one; empty is the provider's own address.
+	URL string `json:"url,omitempty"`
 }
 
 // GPUExpectation is what was paid for.
@@ -108,6 +123,8 @@ type Status struct {
 	Draining    bool       `json:"draining"`
 	// Notice is the provider's word that the instance is about to be taken back.
 	Notice *Notice `json:"notice,omitempty"`
+	// Lease is how the worker stands with its lease; nil from an agent that knows of none.
+	Lease *Lease `json:"lease,omitempty"`
 }
 
 // Step is a boot step that was reached.
@@ -182,12 +199,6 @@ const (
 	StateDraining    = "Draining"
 	StateFailed      = "Failed"
 )
-
-// Notice is an interruption notice.
-type Notice struct {
-	Kind string     `json:"kind"`
-	At   *time.Time `json:"at,omitempty"`
-}
 
 // DesiredModels is the body of PUT /models: the whole desired set. Models not in it are drained and stopped. It is
 // idempotent; an older Generation than the last one is refused with 409.

@@ -12,8 +12,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"strings"
+	"time"
 	"unicode"
 
 	_ "embed" // For the script.
@@ -130,6 +132,17 @@ func BootData(p Params) (string, error) {
 		return "", fmt.Errorf("boot data are %d bytes, at most %d are taken", len(encoded), agentapi.MaxBootBytes)
 	}
 	return encoded, nil
+}
+
+// Leased gives a worker its lease, and what its provider's instances can do: end their own rental, and read of their
+// interruption. apiURL is the provider's API where it is not the provider's own; lease 0 is for ever.
+func Leased(boot agentapi.Boot, lease time.Duration, can provider.Capabilities, apiURL string) agentapi.Boot {
+	boot.LeaseSeconds = int(math.Ceil(lease.Seconds()))
+	boot.Notices = string(can.Notices)
+	if can.SelfEndBy != "" {
+		boot.SelfEnd = &agentapi.SelfEnd{By: string(can.SelfEndBy), URL: apiURL}
+	}
+	return boot
 }
 
 // Container is the boot of a rented container: the engine's image, with the agent as its first process. The command's

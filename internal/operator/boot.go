@@ -28,6 +28,9 @@ type bootMaker struct {
 	// agent is where instances fetch the agent of pools that name none.
 	agent bootstrap.Agent
 	files *agentfile.Checker
+	// lease is the workers'; apis are the addresses of providers' APIs that are not their own.
+	lease time.Duration
+	apis  map[provider.Name]string
 }
 
 // stockImage is the engine's own image, which has no agent in it: an instance of it would be paid for and never answer.
@@ -35,7 +38,7 @@ const stockImage = "vllm/vllm-openai"
 
 // Boot makes the claim's worker certificate and what its instance runs first. It is a *agentfile.WrongError where the
 // instance could not fetch its agent.
-func (b bootMaker) Boot(ctx context.Context, claim *v1alpha1.GPUNodeClaim, offer provider.Offer) (provider.Boot, error) {
+func (b bootMaker) Boot(ctx context.Context, claim *v1alpha1.GPUNodeClaim, offer provider.Offer, can provider.Capabilities) (provider.Boot, error) {
 	boot := claim.Spec.Bootstrap
 	agent := bootstrap.Agent{URL: boot.AgentURL, SHA256: boot.AgentSHA256, SHA256ARM64: boot.AgentSHA256ARM64}
 	if agent.URL == "" {
@@ -61,7 +64,7 @@ func (b bootMaker) Boot(ctx context.Context, claim *v1alpha1.GPUNodeClaim, offer
 	return bootstrap.Container(bootstrap.Params{
 		Image: boot.Image,
 		Agent: agent,
-		Boot: agentapi.Boot{
+		Boot: bootstrap.Leased(agentapi.Boot{
 			Installation: b.id.Installation,
 			ClaimUID:     string(claim.UID),
 			ClaimName:    claim.Name,
@@ -70,6 +73,6 @@ func (b bootMaker) Boot(ctx context.Context, claim *v1alpha1.GPUNodeClaim, offer
 			CAPEM:        string(b.id.CAPEM),
 			Port:         agentapi.DefaultPort,
 			GPUs:         agentapi.GPUExpectation{Name: string(offer.GPU), Count: offer.GPUCount, VRAMGB: offer.VRAMGB},
-		},
+		}, b.lease, can, b.apis[offer.Provider]),
 	})
 }

@@ -75,6 +75,9 @@ type Config struct {
 	AllGPUPods bool
 	// Timing of the claim controller; the zero value is claim.DefaultTiming.
 	Timing claim.Timing
+	// WorkerLease is how long a worker goes on without a call before it ends its own rental, where it can; 0 is
+	// DefaultWorkerLease.
+	WorkerLease time.Duration
 	// BillEvery is how often providers are asked what ended rentals cost; 0 is billing.DefaultEvery.
 	BillEvery time.Duration
 	// Sweep are the sweep's intervals and bounds; the zero value is sweep.DefaultTiming.
@@ -85,6 +88,13 @@ type Config struct {
 	// Clock is the system's where nil.
 	Clock clock.WithTicker
 }
+
+// DefaultWorkerLease outlasts an upgrade or an outage of the cluster that people attend to. MinWorkerLease is the shortest
+// that is taken in production: ten times what the controller may pause after an error, so that a busy hour ends nothing.
+const (
+	DefaultWorkerLease = time.Hour
+	MinWorkerLease     = 10 * time.Minute
+)
 
 // Scheme has every kind that gpuscale reads or writes.
 func Scheme() (*runtime.Scheme, error) {
@@ -103,6 +113,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Timing == (claim.Timing{}) {
 		cfg.Timing = claim.DefaultTiming()
 	}
+	cfg.WorkerLease = cmp.Or(cfg.WorkerLease, DefaultWorkerLease)
 	if cfg.BillEvery == 0 {
 		cfg.BillEvery = billing.DefaultEvery
 	}
@@ -242,7 +253,8 @@ func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Ide
 		&claim.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: accounts,
 			Workers: wrapped[claim.Workers](cfg.WrapWorkers, workers), Ledger: wrapped[claim.Ledger](cfg.WrapLedger, led),
 			Rests: rests, Strikes: strikes, Memory: led, Recall: recall,
-			Boot: bootMaker{id, cfg.Clock, cfg.Agent, agentfile.New(nil, cfg.Clock)}, HFToken: secrets.hfToken,
+			Boot: bootMaker{id, cfg.Clock, cfg.Agent, agentfile.New(nil, cfg.Clock), cfg.WorkerLease, cfg.BaseURLs}, Lease: cfg.WorkerLease,
+			HFToken: secrets.hfToken,
 			Events: recorder, Clock: cfg.Clock, Timing: cfg.Timing, Installation: id.Installation},
 		&disruption.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Workers: workers, Events: recorder,
 			Clock: cfg.Clock, Demand: demandOpts, AgentTimeout: cfg.Timing.AgentTimeout},

@@ -12,6 +12,29 @@ const (
 	SelfEndNone    SelfEnd = "none"
 )
 
+// SelfEndBy is how an instance ends its own rental, in the words of the boot data.
+type SelfEndBy string
+
+const (
+	// SelfEndByVastKey: the container has a key to its own instance, CONTAINER_API_KEY, at Vast.ai's API.
+	SelfEndByVastKey SelfEndBy = "vast.ai"
+	// SelfEndByRunPodKey: the pod has a key to itself, RUNPOD_API_KEY, at RunPod's API.
+	SelfEndByRunPodKey SelfEndBy = "runpod"
+	// SelfEndByPowerOff: a machine that powers itself off is ended, as the driver asked for when it created it.
+	SelfEndByPowerOff SelfEndBy = "power-off"
+)
+
+// Notices is the metadata service in which an instance reads that it is about to be taken back.
+type Notices string
+
+// NoticesNone: the machine is taken without a word, or says so to its tenant in no way that is known.
+const (
+	NoticesNone  Notices = ""
+	NoticesAWS   Notices = "aws"
+	NoticesGCP   Notices = "gcp"
+	NoticesAzure Notices = "azure"
+)
+
 // BootKind is how software gets onto an instance.
 type BootKind string
 
@@ -40,7 +63,11 @@ type Capabilities struct {
 	BootDataLimit int
 	// IdempotentCreate: a second create with the same tag returns the first one's instance.
 	IdempotentCreate bool
-	SelfEnd          SelfEnd
+	// SelfEnd says how far an instance can end its own rental and SelfEndBy how; the latter is empty with SelfEndNone.
+	SelfEnd   SelfEnd
+	SelfEndBy SelfEndBy
+	// Notices is where an instance reads of its interruption.
+	Notices Notices
 	// MinimumBilling is the shortest time that is charged; BillingGranularity the step above it.
 	MinimumBilling     time.Duration
 	BillingGranularity time.Duration

@@ -53,6 +53,12 @@ func TestInstanceKey(t *testing.T) {
 	if status, out := r.callAs(mineKey, "PUT", "/api/v0/instances/"+mine+"/", object{"state": "stopped"}); status != 200 {
 		t.Errorf("stop itself: %d %v", status, out)
 	}
+	if status, out := r.callAs(mineKey, "PUT", "/api/v0/instances/"+mine+"/", object{"label": "gs-stolen"}); status != 403 {
+		t.Errorf("rename itself: %d %v", status, out)
+	}
+	if status, out := r.callAs(mineKey, "PUT", "/api/v0/instances/reboot/"+mine+"/", nil); status != 403 {
+		t.Errorf("reboot itself: %d %v", status, out)
+	}
 	if status, out := r.callAs(mineKey, "DELETE", "/api/v0/instances/"+mine+"/", nil); status != 200 {
 		t.Errorf("destroy itself: %d %v", status, out)
 	}

@@ -41,6 +41,9 @@ func (s *Server) manage(w http.ResponseWriter, r *http.Request, c caller) {
 		case !isText:
 			fail(w, http.StatusBadRequest, "invalid_args", key+" must be a string")
 			return
+		case key == "label" && c.instance != "":
+			fail(w, http.StatusForbidden, "not_authorized", "This key may only start, stop or destroy its instance")
+			return
 		case key == "label" && len(value) <= 1024:
 			err = s.market.SetLabel(c.account, id, value)
 		case key == "state" && value == "stopped":

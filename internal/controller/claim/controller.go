@@ -13,6 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -53,7 +54,7 @@ type Ledger interface {
 
 // BootMaker renders what an instance runs first.
 type BootMaker interface {
-	Boot(ctx context.Context, claim *v1alpha1.GPUNodeClaim, offer provider.Offer) (provider.Boot, error)
+	Boot(ctx context.Context, claim *v1alpha1.GPUNodeClaim, offer provider.Offer, can provider.Capabilities) (provider.Boot, error)
 }
 
 // Timing are the intervals of the controller. They are defaults of the product, shortened only in tests.
@@ -102,15 +103,21 @@ type Reconciler struct {
 	Clock        clock.Clock
 	Timing       Timing
 	Installation string
+	// Lease is how long a worker goes on without a call before it ends its own rental, where it can; 0 is for ever.
+	Lease time.Duration
 
 	books books
 }
+
+// longestPause bounds the wait after an error, so that every worker is called well within the shortest lease.
+const longestPause = time.Minute
 
 // SetupWithManager registers the controller.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("claim").
 		For(&v1alpha1.GPUNodeClaim{}).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 32}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 32,
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, longestPause)}).
 		Complete(r)
 }
 

@@ -76,9 +76,9 @@ func (v *visit) restCulprit(ctx context.Context, f v1alpha1.Failure) {
 }
 
 // strikes reports a failure that can be the model's fault. One that has served was brought down by its machine, and so
-// was a price.
+// was a price, or an announced interruption.
 func (v *visit) strikes(f v1alpha1.Failure) bool {
-	return !v.served() && f.Step != "Purchase" && f.Reason != v1alpha1.ReasonOverPriced
+	return !v.served() && f.Step != "Purchase" && f.Step != "Notice" && f.Reason != v1alpha1.ReasonOverPriced
 }
 
 // suspects are the placements whose model failed, as far as the agent said; where none did, all.

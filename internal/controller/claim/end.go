@@ -81,11 +81,15 @@ func (v *visit) drain(ctx context.Context) (next, error) {
 		v.set(v1alpha1.ConditionDrained, metav1.ConditionTrue, v1alpha1.ReasonNothingToDrain, "it serves nothing")
 		return proceed(), nil
 	}
-	deadline := v.claim.Status.DrainStartedAt.Add(v.drainTimeout(ctx))
 	busy, err := v.askToDrain(ctx)
+	deadline := v.drainUntil(ctx)
 	if err == nil && busy == 0 {
 		v.set(v1alpha1.ConditionDrained, metav1.ConditionTrue, v1alpha1.ReasonDrained, "no request is running and none is accepted")
 		v.reach("Drained", "")
+		return proceed(), nil
+	}
+	if err != nil && v.taken(ctx) {
+		v.set(v1alpha1.ConditionDrained, metav1.ConditionTrue, v1alpha1.ReasonNothingToDrain, "the provider has taken the instance")
 		return proceed(), nil
 	}
 	if v.now().After(deadline) {
@@ -112,7 +116,7 @@ func (v *visit) stopped() bool {
 	}
 	switch f.Reason {
 	case v1alpha1.ReasonInterrupted, v1alpha1.ReasonInstanceStopped, v1alpha1.ReasonInstanceLost,
-		v1alpha1.ReasonDiedWhileBooting:
+		v1alpha1.ReasonDiedWhileBooting, v1alpha1.ReasonLeaseExpired:
 		return true
 	}
 	return false
@@ -127,6 +131,7 @@ func (v *visit) askToDrain(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	s, err := v.Workers.Status(ctx, v.claim.Status.Endpoint, uid)
+	v.reclaimedAt(s.Notice)
 	return s.InFlight, err
 }
 

@@ -82,7 +82,7 @@ func (v *visit) buy(ctx context.Context, token string, number int32) (next, erro
 	if n.stop || v.claim.Status.Failure != nil {
 		return n, nil
 	}
-	boot, err := v.Boot.Boot(ctx, v.claim, pick.offer)
+	boot, err := v.Boot.Boot(ctx, v.claim, pick.offer, pick.acct.Driver.Capabilities())
 	if wrong := (*agentfile.WrongError)(nil); errors.As(err, &wrong) {
 		v.fail("Boot", v1alpha1.ReasonAgentUnavailable, v1alpha1.CulpritPool, err.Error())
 		return proceed(), nil
@@ -248,6 +248,7 @@ func (v *visit) intend(ctx context.Context, pick choice, token string, number in
 	s.Attempt = &v1alpha1.Attempt{Number: number, Token: token, OfferID: pick.offer.ID, Price: price,
 		WrittenAt: metav1.NewMicroTime(v.now()), Outcome: v1alpha1.AttemptOpen}
 	row, caps := v.record(), pick.acct.Driver.Capabilities()
+	v.leased(caps)
 	row.BillingStep, row.BillingLeast = caps.BillingGranularity, caps.MinimumBilling
 	if err := v.Ledger.Intend(ctx, row); err != nil {
 		v.claim.Status = *v.base.Status.DeepCopy()

@@ -27,10 +27,12 @@ func (v *visit) run(ctx context.Context) (next, error) {
 		return proceed(), nil
 	}
 	if why, reason := v.ended(inst); reason != "" {
-		v.fail("Run", reason, v.blame(), why)
 		if reason == v1alpha1.ReasonInterrupted {
+			v.fail("Run", reason, v.blame(), why)
 			v.set(v1alpha1.ConditionInterrupted, metav1.ConditionTrue, v1alpha1.ReasonInterrupted, why)
+			return proceed(), nil
 		}
+		v.lost(reason, why)
 		return proceed(), nil
 	}
 	if v.is(v1alpha1.ConditionInstanceRunning) {
@@ -99,7 +101,7 @@ func (v *visit) absent(ctx context.Context, began time.Time, driver provider.Pro
 		s.FirstNotFoundAt = nil
 		return v.pollBoot()
 	}
-	v.fail("Run", v1alpha1.ReasonInstanceLost, v.blame(), fmt.Sprintf("%s no longer knows instance %s", s.Provider, s.InstanceID))
+	v.lost(v1alpha1.ReasonInstanceLost, fmt.Sprintf("%s no longer knows instance %s", s.Provider, s.InstanceID))
 	return proceed()
 }
 

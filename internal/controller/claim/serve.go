@@ -25,6 +25,9 @@ func (v *visit) connect(ctx context.Context) (next, error) {
 		return v.silent(ctx, err), nil
 	}
 	v.agent = &st
+	v.contacted()
+	v.leaving(st.Lease)
+	v.noticed(st.Notice)
 	v.set(v1alpha1.ConditionAgentConnected, metav1.ConditionTrue, v1alpha1.ReasonAgentConnected, gpusFound(st))
 	v.reach("AgentConnected", gpusFound(st))
 	if st.LastRequest != nil {

@@ -69,8 +69,10 @@ var warnings = []string{
 	v1alpha1.ReasonCreateUnclear, v1alpha1.ReasonOverPriced, v1alpha1.ReasonDiedWhileBooting,
 	v1alpha1.ReasonInstanceLost, v1alpha1.ReasonInstanceStopped, v1alpha1.ReasonBootTimeout,
 	v1alpha1.ReasonAgentUnreachable, v1alpha1.ReasonGPUMismatch, v1alpha1.ReasonModelFailed,
-	v1alpha1.ReasonInterrupted, v1alpha1.ReasonDrainTimeout, v1alpha1.ReasonDestroyFailed,
-	v1alpha1.ReasonCredentialsUnavailable, v1alpha1.ReasonOtherAccount, v1alpha1.ReasonProviderUnavailable, v1alpha1.ReasonLedgerUnavailable,
+	v1alpha1.ReasonInterrupted, v1alpha1.ReasonInterruptionNotice, v1alpha1.ReasonRebalanceRecommended,
+	v1alpha1.ReasonLeaseExpired, v1alpha1.ReasonDrainTimeout, v1alpha1.ReasonDestroyFailed,
+	v1alpha1.ReasonCredentialsUnavailable, v1alpha1.ReasonOtherAccount, v1alpha1.ReasonProviderUnavailable,
+	v1alpha1.ReasonLedgerUnavailable,
 	v1alpha1.ReasonInvalidRequest, v1alpha1.ReasonAgentUnavailable, v1alpha1.ReasonNotReserved, v1alpha1.ReasonNoOfferInReservation,
 }
 

@@ -220,6 +220,9 @@ func capabilitiesComplete(t T, h Harness) {
 	if c.SelfEnd != provider.SelfEndFull && c.SelfEnd != provider.SelfEndCompute && c.SelfEnd != provider.SelfEndNone {
 		t.Errorf("self-end %q", c.SelfEnd)
 	}
+	if (c.SelfEnd == provider.SelfEndNone) != (c.SelfEndBy == "") {
+		t.Errorf("self-end %q by %q", c.SelfEnd, c.SelfEndBy)
+	}
 	if c.ListLag <= 0 || c.CreateTimeout <= 0 || c.MinPollInterval <= 0 || c.SearchInterval <= 0 || c.BootDataLimit <= 0 {
 		t.Errorf("a figure is missing in %+v", c)
 	}

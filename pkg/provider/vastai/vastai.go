@@ -161,6 +161,7 @@ func (p *Provider) Capabilities() provider.Capabilities {
 		BootDataLimit:      commandLimit,
 		IdempotentCreate:   false,
 		SelfEnd:            provider.SelfEndFull,
+		SelfEndBy:          provider.SelfEndByVastKey,
 		BillingGranularity: time.Second,
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/munhq/gpuscale/internal/agent"
 	"github.com/munhq/gpuscale/internal/agentapi"
@@ -94,8 +95,13 @@ func (f *Factory) furnish(b *Body, s body.Spec) error {
 	a, err := agent.New(agent.Config{
 		Boot: boot, Version: f.opts.Version, Clock: f.opts.Clock, Settings: f.opts.Settings,
 		Runner: runner{env: env, clock: f.opts.Clock},
-		Probe:  func(context.Context) (agent.Inventory, error) { return inventory(s.GPU) },
-		Log:    slog.New(slog.NewTextHandler(b.logs, nil)),
+		Getenv: func(name string) string { return env[name] },
+		PowerOff: func(context.Context) error {
+			go b.Kill() // As a machine that goes down does, and not within the agent's own call.
+			return nil
+		},
+		Probe: func(context.Context) (agent.Inventory, error) { return inventory(s.GPU) },
+		Log:   slog.New(slog.NewTextHandler(b.logs, nil)),
 	})
 	b.agent = a
 	return err
@@ -174,6 +180,13 @@ func (b *Body) Kill() {
 	}
 	b.mu.Unlock()
 	b.agent.Kill()
+}
+
+// Notice tells the agent that its machine is taken back.
+func (b *Body) Notice(at time.Time) {
+	if b.agent != nil {
+		b.agent.Announce(agentapi.Notice{Kind: agentapi.NoticeInterrupted, At: &at, Message: "the market takes the machine back"})
+	}
 }
 
 // Logs is the end of what the agent wrote.
