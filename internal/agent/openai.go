@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/munhq/gpuscale/internal/agentapi"
@@ -156,12 +157,59 @@ func (a *Agent) listModels(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, list)
 }
 
-// newProxy passes requests to one engine. What it streams is passed on as it comes.
+// exchange sends requests to an engine for the proxy.
+type exchange struct{ engine http.RoundTripper }
+
+// RoundTrip sends a copy of r with its body from memory: the proxy wraps bodies, and of one that it does not know the
+// transport sends the headers in a packet of their own, and wakes the engine twice. The answer has no trailers, which
+// would come past whatever looks at its headers.
+func (e exchange) RoundTrip(r *http.Request) (*http.Response, error) {
+	sent := *r
+	if r.GetBody != nil {
+		body, err := r.GetBody()
+		if err != nil {
+			return nil, err
+		}
+		sent.Body = body
+	}
+	response, err := e.engine.RoundTrip(&sent)
+	if err != nil {
+		return nil, err
+	}
+	answer := *response // What reads the body sets the trailers of the original.
+	answer.Trailer = nil
+	return &answer, nil
+}
+
+// buffers are those that answers are copied through.
+type buffers struct{ pool sync.Pool }
+
+var shared = &buffers{sync.Pool{New: func() any { return new([copyBytes]byte) }}}
+
+// copyBytes is more than an event of a stream, and less than a TLS record.
+const copyBytes = 8 << 10
+
+// Get takes a buffer.
+func (b *buffers) Get() []byte {
+	if buffer, ok := b.pool.Get().(*[copyBytes]byte); ok {
+		return buffer[:]
+	}
+	return make([]byte, copyBytes)
+}
+
+// Put gives one back.
+func (b *buffers) Put(buffer []byte) {
+	if len(buffer) == copyBytes {
+		b.pool.Put((*[copyBytes]byte)(buffer))
+	}
+}
+
+// newProxy passes requests to one engine. What it streams, or gives no length of, is passed on as it comes.
 func newProxy(engine Engine, logger *slog.Logger) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
-		Transport:     engine.Transport(),
-		FlushInterval: -1,
-		ErrorLog:      log.New(logLines{logger}, "", 0),
+		Transport:  exchange{engine.Transport()},
+		BufferPool: shared,
+		ErrorLog:   log.New(logLines{logger}, "", 0),
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", "engine", "engine"
 			// A key of the gateway's clients is nothing for the engine, which would log or refuse it.

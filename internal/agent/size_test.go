@@ -1,0 +1,183 @@
+package agent_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"debug/elf"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/munhq/gpuscale/internal/agentapi"
+	"github.com/munhq/gpuscale/internal/pki"
+)
+
+// What the agent may take of a machine and of a request. Each is an aim of the project's.
+const (
+	mostBinary   = 20_000_000
+	mostResident = 40_000 // kB
+	mostAdded    = 200 * time.Microsecond
+)
+
+func TestTheProgramIsStaticAndSmall(t *testing.T) {
+	for _, arch := range []string{"amd64", "arm64"} {
+		file := filepath.Join(t.TempDir(), "agent-"+arch)
+		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", file, "github.com/munhq/gpuscale/cmd/gpuscale-agent")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", arch, err, out)
+		}
+		size := must(os.Stat(file)).Size()
+		t.Logf("%s: %d bytes", arch, size)
+		if size >= mostBinary {
+			t.Errorf("%s: %d bytes, at most %d", arch, size, mostBinary)
+		}
+		program := must(elf.Open(file))
+		if libraries, err := program.ImportedLibraries(); err != nil || len(libraries) > 0 {
+			t.Errorf("%s needs %v (%v)", arch, libraries, err)
+		}
+		if slices.ContainsFunc(program.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+			t.Errorf("%s needs a dynamic loader", arch)
+		}
+		_ = program.Close()
+	}
+}
+
+// memory is what the kernel says that a process holds and has held, in kB.
+func memory(t *testing.T, pid int) (now, peak int) {
+	t.Helper()
+	for line := range strings.Lines(string(must(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))))) {
+		fields := strings.Fields(line)
+		switch fields[0] {
+		case "VmRSS:":
+			now = must(strconv.Atoi(fields[1]))
+		case "VmHWM:":
+			peak = must(strconv.Atoi(fields[1]))
+		}
+	}
+	return now, peak
+}
+
+func TestMemoryStaysSmallWhileItServesStreamsBehindIdleConnections(t *testing.T) {
+	k, c, _ := newWorld(t).program(plainCommand)
+	k.putEnv(1, map[string]string{"VLLM_SIM_LOAD_TIME": "50ms", "VLLM_SIM_TTFT": "1ms", "VLLM_SIM_TOKENS_PER_SEC": "50"}, model("qwen"))
+	k.untilState("qwen", agentapi.StateReady)
+	for range 1000 {
+		conn := must(net.Dial("tcp", k.endpoint))
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+	config := must(pki.ClientTLS(must(k.ca.Client(agentapi.RoleGateway, time.Hour, time.Now())), k.ca.PEM(), claimUID))
+	for range 500 { // Known callers, who asked once and then say nothing.
+		conn := must(tls.Dial("tcp", k.endpoint, config))
+		t.Cleanup(func() { _ = conn.Close() })
+		must(io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"))
+	}
+	const streams = 100
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var all sync.WaitGroup
+	for range streams {
+		all.Go(func() {
+			response, err := k.send(ctx, "/v1/chat/completions", chat("qwen", 100, true))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer response.Body.Close()
+			text, err := io.ReadAll(response.Body)
+			if err != nil || !bytes.HasSuffix(text, []byte("data: [DONE]\n\n")) {
+				t.Errorf("a stream ended with %v, %q", err, text[max(0, len(text)-50):])
+			}
+		})
+	}
+	k.until("serving", func(s agentapi.Status) bool { return s.InFlight == streams })
+	all.Wait()
+	now, peak := memory(t, c.Process.Pid)
+	t.Logf("resident: %d kB, at most %d kB", now, peak)
+	if peak >= mostResident {
+		t.Errorf("%d kB were resident, at most %d", peak, mostResident)
+	}
+}
+
+// medianOf asks n times each way in turn, so that what else the machine does falls on both, and returns how long each took
+// at the median.
+func medianOf(t testing.TB, n int, ways ...func() error) []time.Duration {
+	t.Helper()
+	took := make([][]time.Duration, len(ways))
+	for range n {
+		for i, way := range ways {
+			start := time.Now()
+			if err := way(); err != nil {
+				t.Fatal(err)
+			}
+			took[i] = append(took[i], time.Since(start))
+		}
+	}
+	out := make([]time.Duration, len(ways))
+	for i := range took {
+		slices.Sort(took[i])
+		out[i] = took[i][n/2]
+	}
+	return out
+}
+
+// TestTheAgentAddsLittleToARequest compares requests over kept connections, mutual TLS in and plain HTTP out, with the
+// same to the engine itself. The machine may be busy with something else, which adds to both ways and more to the longer
+// one, so the quietest of some short rounds counts.
+func TestTheAgentAddsLittleToARequest(t *testing.T) {
+	direct, through := twoWays(t)
+	medianOf(t, 200, direct, through) // Connections are made, and code is warm.
+	least := time.Hour
+	for range 50 {
+		m := medianOf(t, 100, direct, through)
+		if added := m[1] - m[0]; added < least {
+			least = added
+			t.Logf("median: %s directly, %s through the agent, %s more", m[0], m[1], added)
+		}
+		if least < mostAdded {
+			return
+		}
+	}
+	t.Errorf("%s are added at the median, at most %s", least, mostAdded)
+}
+
+// twoWays are one request to an engine, directly and through the agent.
+func twoWays(t *testing.T) (direct, through func() error) {
+	t.Helper()
+	k, _, _ := newWorld(t).program(plainCommand)
+	const mark = "latency-61fa"
+	k.putEnv(1, map[string]string{envEngine: "plain", "ENGINE_MARK": mark, agentapi.EnvEngineCommand: os.Args[0] + " {host}:{port}"}, model("odd"))
+	k.untilState("odd", agentapi.StateReady)
+	line := strings.Split(string(must(os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", marked(t, mark)[0])))), "\x00")
+	plain := &http.Transport{}
+	t.Cleanup(plain.CloseIdleConnections)
+	ask := func(transport http.RoundTripper, url string) func() error {
+		return func() error {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/chat/completions", strings.NewReader(oddBody))
+			if err != nil {
+				return err
+			}
+			response, err := transport.RoundTrip(request)
+			if err != nil {
+				return err
+			}
+			defer response.Body.Close()
+			if _, err := io.Copy(io.Discard, response.Body); err != nil || response.StatusCode != http.StatusOK {
+				return fmt.Errorf("%d, %w", response.StatusCode, err)
+			}
+			return nil
+		}
+	}
+	return ask(plain, "http://"+line[1]), ask(must(k.gateway.Transport(claimUID)), "https://"+k.endpoint)
+}
