@@ -188,7 +188,7 @@ func (c *Cluster) launch(name string, args []string) error {
 func (c *Cluster) exited(p *process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.stopping || c.err != nil {
+	if c.stopping || c.err != nil || p.expected {
 		return
 	}
 	c.err = p.failure()

@@ -268,6 +268,50 @@ func TestComponentThatDiesIsReported(t *testing.T) {
 	}
 }
 
+// TestAPIServerComesBack: a killed API server is no failure of the cluster; started again, the same clients find what
+// they wrote.
+func TestAPIServerComesBack(t *testing.T) {
+	c := start(t, localkube.Options{APIOnly: true})
+	clients := clientFor(t, c)
+	name := "kept"
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if _, err := clients.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.RestartAPIServer(t.Context()); err == nil {
+		t.Fatal("a second API server was started beside the first")
+	}
+	if err := c.KillAPIServer(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := clients.CoreV1().Namespaces().Get(t.Context(), name, metav1.GetOptions{}); err == nil {
+		t.Fatal("the API server still answers")
+	}
+	if err := c.KillAPIServer(); err == nil {
+		t.Error("killed twice")
+	}
+	if err := c.RestartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := clients.CoreV1().Namespaces().Get(t.Context(), name, metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-c.Done():
+		t.Error("the cluster takes the kill for its end:", c.Err())
+	default:
+	}
+	// And a later end that nobody asked for is still one.
+	if err := syscall.Kill(pidOf(t, "kube-apiserver", filepath.Dir(c.Kubeconfig())), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-c.Done():
+	case <-time.After(time.Minute):
+		t.Fatal("Done stays open")
+	}
+}
+
 // TestMain doubles as the parent that TestChildrenDieWithTheirParent kills.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("LOCALKUBE_TEST_PARENT"); dir != "" {

@@ -20,6 +20,8 @@ type process struct {
 	logPath string
 	cmd     *exec.Cmd
 	exited  chan struct{} // closed when the process is gone
+	// expected is set where the process is about to be ended by us alone; the cluster's lock guards it.
+	expected bool
 }
 
 // startProcess runs bin and calls onExit, if it started, once it is gone.

@@ -93,24 +93,18 @@ func delayed(c *rest.Config, watches, each time.Duration) *rest.Config {
 	return c
 }
 
-// beside runs a second replica next to the first, changed by edit, until the test has cleaned up.
-func beside(t *testing.T, edit func(*operator.Config)) option {
-	return func(w *world, _ *market.Config, _ *simOptions) {
-		w.configure = func(c *operator.Config) {
-			second := *c
-			edit(&second)
-			ctx, cancel := context.WithCancel(context.Background())
-			done := make(chan error, 1)
-			go func() { done <- operator.Run(ctx, second) }()
-			// Registered before the first one's end, so that it outlives it.
-			t.Cleanup(func() {
-				cancel()
-				if err := <-done; err != nil {
-					t.Errorf("second replica: %v", err)
-				}
-			})
+// beside runs a second replica next to the first until the test has cleaned up.
+func beside(t *testing.T, w *world, second operator.Config) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.operate(ctx, second) }()
+	// Registered before the first one's end, so that it outlives it.
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("second replica: %v", err)
 		}
-	}
+	})
 }
 
 // TestTwoReplicasWithStaleCachesBuyOnce runs two replicas that both believe to lead, one of which hears of everything a
@@ -120,7 +114,13 @@ func TestTwoReplicasWithStaleCachesBuyOnce(t *testing.T) {
 	for i := range 8 {
 		offers = append(offers, offer(fmt.Sprint(3001+i)))
 	}
-	w := start(t, offers, beside(t, func(c *operator.Config) { c.Rest = delayed(c.Rest, time.Second, 0) }))
+	w := start(t, offers, func(w *world, _ *market.Config, _ *simOptions) {
+		w.configure = func(c *operator.Config) {
+			second := *c
+			second.Rest = delayed(c.Rest, time.Second, 0)
+			beside(t, w, second)
+		}
+	})
 	w.pool()
 	var pods []*corev1.Pod
 	for i := range 4 {

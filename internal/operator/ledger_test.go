@@ -82,7 +82,7 @@ func TestPostgresAway(t *testing.T) {
 		}
 		return nil
 	})
-	w.inLedger(w.ledger(url), w.market.Books().Instances[0], w.watch.ended()[0])
+	w.inLedger(w.ledger(url), w.market.Books().Instances[0], w.watch.Ended()[0])
 }
 
 // inLedger insists that the ledger has all of a rental's life.

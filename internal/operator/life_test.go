@@ -48,10 +48,10 @@ func TestAPodBuysServesAndGivesBack(t *testing.T) {
 	})
 	want := []v1alpha1.Phase{v1alpha1.PhasePending, v1alpha1.PhaseProvisioning, v1alpha1.PhaseBootstrapping, v1alpha1.PhaseReady,
 		v1alpha1.PhaseDraining, v1alpha1.PhaseTerminated}
-	if got := w.watch.phasesOf(name); !slices.Equal(got, want) {
+	if got := w.watch.PhasesOf(name); !slices.Equal(got, want) {
 		t.Errorf("phases %v, want %v", got, want)
 	}
-	end := w.watch.ended()[0]
+	end := w.watch.Ended()[0]
 	if !meta.IsStatusConditionTrue(end.Status.Conditions, v1alpha1.ConditionDrained) || !end.Status.DollarsPerHour.IsZero() {
 		t.Errorf("ended with %+v", end.Status)
 	}

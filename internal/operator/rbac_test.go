@@ -110,6 +110,20 @@ type requests struct {
 	mu     sync.Mutex
 	seen   map[request]bool
 	denied map[request]bool
+	// starting is set while an API server comes up: it denies everybody until it has read the roles.
+	starting bool
+}
+
+func (r *requests) whileStarting(is bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.starting = is
+}
+
+func (r *requests) isStarting() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.starting
 }
 
 func (r *requests) note(q request, denied bool) {
@@ -141,10 +155,11 @@ type recorder struct {
 }
 
 func (r recorder) RoundTrip(req *http.Request) (*http.Response, error) {
+	starting := r.seen.isStarting()
 	resp, err := r.next.RoundTrip(req)
 	if q, ok := requestOf(req); ok {
 		q.account = r.account
-		r.seen.note(q, err == nil && resp.StatusCode == http.StatusForbidden)
+		r.seen.note(q, err == nil && resp.StatusCode == http.StatusForbidden && !starting)
 	}
 	return resp, err
 }

@@ -50,7 +50,7 @@ func (w *world) poolSays(pool *v1alpha1.GPUNodePool, condition, status, reason s
 func (w *world) failed(reason string, culprit v1alpha1.Culprit) {
 	w.t.Helper()
 	w.eventually("a claim ends by "+reason, func() error {
-		for _, c := range w.watch.ended() {
+		for _, c := range w.watch.Ended() {
 			f := c.Status.Failure
 			if f != nil && f.Reason == reason {
 				if f.Culprit != culprit {
@@ -59,7 +59,7 @@ func (w *world) failed(reason string, culprit v1alpha1.Culprit) {
 				return nil
 			}
 		}
-		return fmt.Errorf("%d claims ended, none so", len(w.watch.ended()))
+		return fmt.Errorf("%d claims ended, none so", len(w.watch.Ended()))
 	})
 }
 

@@ -217,7 +217,7 @@ func (w *world) written() map[string]string {
 		}
 		out[name] = marshal(w.t, list)
 	}
-	out["claims"] = marshal(w.t, w.watch.ended())
+	out["claims"] = marshal(w.t, w.watch.Ended())
 	return out
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/munhq/gpuscale/internal/controller/sweep"
 	"github.com/munhq/gpuscale/internal/localkube/localkubetest"
 	"github.com/munhq/gpuscale/internal/operator"
+	"github.com/munhq/gpuscale/internal/statuscheck"
 	"github.com/munhq/gpuscale/pkg/provider"
 )
 
@@ -54,7 +55,7 @@ func newStage(t *testing.T, offers []market.Offer, opts ...localkubetest.Option)
 	w := &world{t: t, ctx: t.Context(), client: c, market: m, ns: cluster.Namespace(t), admin: cluster.Config()}
 	w.ensure(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: secretNS}})
 	w.secret(simKey)
-	w.watch = watchClaims(t, c)
+	w.watch = statuscheck.Watch(t, c)
 	s := &stage{world: w, halt: func() error { return nil }}
 	s.unruly.released = map[string]bool{}
 	s.cfg = operator.Config{

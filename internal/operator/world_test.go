@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ import (
 	"github.com/munhq/gpuscale/internal/controller/claim"
 	"github.com/munhq/gpuscale/internal/localkube/localkubetest"
 	"github.com/munhq/gpuscale/internal/operator"
+	"github.com/munhq/gpuscale/internal/statuscheck"
 	"github.com/munhq/gpuscale/pkg/money"
 	"github.com/munhq/gpuscale/pkg/provider"
 )
@@ -47,12 +49,17 @@ type world struct {
 	market *market.Market
 	ns     string
 	// phases are all phases that were seen of each claim, in order.
-	watch *watcher
+	watch *statuscheck.Watcher
 	// beforeCreate runs between the claim's choice of an offer and the call that rents it.
 	beforeCreate func(*world)
 	// kube and configure change the cluster and the controllers' configuration before they start.
 	kube      []localkubetest.Option
 	configure func(*operator.Config)
+	// cluster is started for the test where no option has set it.
+	cluster *localkubetest.Cluster
+	// supervised starts controllers that end by themselves again, as a kubelet does; ended counts those.
+	supervised bool
+	ended      atomic.Int32
 	// admin is the cluster with all rights, which the controllers do not have; log is theirs where a test reads it.
 	admin *rest.Config
 	log   *logr.Logger
@@ -102,7 +109,10 @@ func start(t *testing.T, offers []market.Offer, opts ...option) *world {
 	api := httptest.NewServer(simvast.New(m, facade))
 	t.Cleanup(api.Close)
 
-	cluster := localkubetest.Start(t, w.kube...)
+	if w.cluster == nil {
+		w.cluster = localkubetest.Start(t, w.kube...)
+	}
+	cluster := w.cluster
 	scheme, err := operator.Scheme()
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +124,7 @@ func start(t *testing.T, offers []market.Offer, opts ...option) *world {
 	w.client, w.market, w.ns, w.admin = c, m, cluster.Namespace(t), cluster.Config()
 	w.ensure(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: secretNS}})
 	w.secret(simKey)
-	w.watch = watchClaims(t, c)
+	w.watch = statuscheck.Watch(t, c)
 	w.run(cluster, api.URL)
 	return w
 }
@@ -133,7 +143,7 @@ func (w *world) run(cluster *localkubetest.Cluster, url string) {
 		Log: testLogger(w.t),
 	}
 	w.configure(&cfg)
-	go func() { done <- operator.Run(ctx, cfg) }()
+	go func() { done <- w.operate(ctx, cfg) }()
 	w.t.Cleanup(func() {
 		// Also when clean gives up: controllers that outlive their test would act in the next one.
 		defer func() {
@@ -145,6 +155,22 @@ func (w *world) run(cluster *localkubetest.Cluster, url string) {
 		}()
 		w.clean()
 	})
+}
+
+// operate runs the controllers until ctx ends, or once unless they are supervised.
+func (w *world) operate(ctx context.Context, cfg operator.Config) error {
+	for {
+		err := operator.Run(ctx, cfg)
+		if !w.supervised || ctx.Err() != nil {
+			return err
+		}
+		w.ended.Add(1)
+		select { // a kubelet waits longer
+		case <-ctx.Done():
+			return nil
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
 }
 
 // clean deletes everything and insists that the market is empty afterwards.
@@ -181,7 +207,6 @@ func (w *world) clean() {
 		}
 		return nil
 	})
-	w.watch.check(w.t)
 }
 
 func (w *world) ensure(o client.Object) {
@@ -306,7 +331,7 @@ func (w *world) event(kind, reason string) {
 			return err
 		}
 		for _, e := range list.Items {
-			if e.Reason == reason && e.Regarding.Kind == kind && w.watch.mine(e.Regarding.Name) || e.Reason == reason && e.Regarding.Namespace == w.ns {
+			if e.Reason == reason && e.Regarding.Kind == kind && w.watch.Saw(e.Regarding.Name) || e.Reason == reason && e.Regarding.Namespace == w.ns {
 				return nil
 			}
 		}

@@ -211,6 +211,12 @@ func (v *visit) confirmGone(ctx context.Context) (next, error) {
 	}
 	v.set(v1alpha1.ConditionInstanceGone, metav1.ConditionTrue, v1alpha1.ReasonGone,
 		fmt.Sprintf("%s does not know instance %s, asked twice", v.claim.Status.Provider, v.claim.Status.InstanceID))
+	for _, stale := range []string{v1alpha1.ConditionInstanceRunning, v1alpha1.ConditionAgentConnected, v1alpha1.ConditionModelLoaded,
+		v1alpha1.ConditionEndpointPublished} {
+		if v.is(stale) {
+			v.note(stale, metav1.ConditionFalse, v1alpha1.ReasonGone, "the instance is gone")
+		}
+	}
 	v.reach(stepGone, "")
 	return proceed(), nil
 }

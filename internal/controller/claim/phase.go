@@ -31,7 +31,7 @@ func reached(c *v1alpha1.GPUNodeClaim) v1alpha1.Phase {
 	switch {
 	case !c.DeletionTimestamp.IsZero() && is(v1alpha1.ConditionInstanceGone):
 		return v1alpha1.PhaseTerminated
-	case !c.DeletionTimestamp.IsZero():
+	case !c.DeletionTimestamp.IsZero() && c.Status.DrainStartedAt != nil: // set together with Ready False
 		return v1alpha1.PhaseDraining
 	case is(v1alpha1.ConditionReady):
 		return v1alpha1.PhaseReady

@@ -20,7 +20,9 @@ func TestPhaseFollowsConditionsAndNeverGoesBack(t *testing.T) {
 		true_ []string
 		asked bool
 		ends  bool
-		want  v1alpha1.Phase
+		// unbegun is an end that has been asked for and that this controller has not yet acted on.
+		unbegun bool
+		want    v1alpha1.Phase
 	}{
 		{name: "new", want: v1alpha1.PhasePending},
 		{name: "asked", asked: true, want: v1alpha1.PhaseProvisioning},
@@ -29,6 +31,8 @@ func TestPhaseFollowsConditionsAndNeverGoesBack(t *testing.T) {
 		{name: "serving", asked: true, true_: []string{v1alpha1.ConditionInstanceRunning, v1alpha1.ConditionReady}, want: v1alpha1.PhaseReady},
 		{name: "silent agent", was: v1alpha1.PhaseReady, asked: true, true_: []string{v1alpha1.ConditionInstanceRunning}, want: v1alpha1.PhaseReady},
 		{name: "ending", was: v1alpha1.PhaseReady, asked: true, ends: true, want: v1alpha1.PhaseDraining},
+		{name: "to end, still Ready", was: v1alpha1.PhaseReady, asked: true, ends: true, unbegun: true,
+			true_: []string{v1alpha1.ConditionInstanceRunning, v1alpha1.ConditionReady}, want: v1alpha1.PhaseReady},
 		{name: "ended before anything", ends: true, want: v1alpha1.PhaseDraining},
 		{name: "gone", was: v1alpha1.PhaseDraining, ends: true, true_: []string{v1alpha1.ConditionInstanceGone}, want: v1alpha1.PhaseTerminated},
 	} {
@@ -37,6 +41,9 @@ func TestPhaseFollowsConditionsAndNeverGoesBack(t *testing.T) {
 			c.Status.Phase = tc.was
 			if tc.ends {
 				c.DeletionTimestamp = &deleted
+			}
+			if tc.ends && !tc.unbegun {
+				c.Status.DrainStartedAt = &deleted
 			}
 			if tc.asked {
 				c.Status.Attempt = &v1alpha1.Attempt{}

@@ -11,6 +11,7 @@ package localkubetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -32,7 +33,16 @@ import (
 // Cluster is a running Kubernetes. Tests do not call its Stop.
 type Cluster struct {
 	*localkube.Cluster
-	controllers bool
+	controllers, private bool
+}
+
+// KillAPIServer ends the API server of a Private cluster as a crash would, until RestartAPIServer. It may be called from
+// any goroutine; a cluster that other tests share is not killed, and an error says so.
+func (c *Cluster) KillAPIServer() error {
+	if !c.private {
+		return errors.New("localkubetest: the cluster is shared; ask for a Private one")
+	}
+	return c.Cluster.KillAPIServer()
 }
 
 // Option changes what Start gives.
@@ -162,7 +172,7 @@ func start(o options) (*Cluster, error) {
 			return nil, fmt.Errorf("install the CRDs of %v (made by `make generate`): %w", o.crdDirs, err)
 		}
 	}
-	return &Cluster{Cluster: c, controllers: o.controllers}, nil
+	return &Cluster{Cluster: c, controllers: o.controllers, private: o.private}, nil
 }
 
 // Namespace makes a namespace for this test that pods can be created in at once, and deletes it when the test ends.

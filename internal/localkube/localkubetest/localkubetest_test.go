@@ -42,6 +42,9 @@ func TestSameOptionsShareACluster(t *testing.T) {
 	if a != b {
 		t.Error("the second test would start another cluster")
 	}
+	if err := a.KillAPIServer(); err == nil {
+		t.Error("one test killed the other's API server")
+	}
 	first, second := a.Namespace(t), a.Namespace(t)
 	if first == second {
 		t.Error("two tests would share a namespace")

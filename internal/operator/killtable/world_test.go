@@ -32,6 +32,7 @@ import (
 	"github.com/munhq/gpuscale/internal/ledger"
 	"github.com/munhq/gpuscale/internal/localkube/localkubetest"
 	"github.com/munhq/gpuscale/internal/operator"
+	"github.com/munhq/gpuscale/internal/statuscheck"
 	"github.com/munhq/gpuscale/pkg/money"
 )
 
@@ -87,10 +88,11 @@ func newBench(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := client.New(cluster.Config(), client.Options{Scheme: scheme})
+	c, err := client.NewWithWatch(cluster.Config(), client.Options{Scheme: scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
+	statuscheck.Watch(t, c)
 	b := &bench{cluster: cluster, client: c, ns: cluster.Namespace(t), dir: t.TempDir()}
 	for _, o := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: system}},

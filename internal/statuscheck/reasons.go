@@ -1,0 +1,54 @@
+package statuscheck
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/munhq/gpuscale/internal/localkube"
+)
+
+// The closed lists are the constants of the API package, by what they are for.
+var (
+	claimReasons = sync.OnceValue(func() []string { return constants("reasons.go", "Reasons of a claim's") })
+	poolReasons  = sync.OnceValue(func() []string { return constants("reasons.go", "Reasons of a pool's") })
+	podReasons   = sync.OnceValue(func() []string { return constants("constants.go", "Reasons of PodConditionServed") })
+)
+
+// constants are the values of the block of string constants whose comment begins so. It panics where the API package has
+// none: a list that is not found would allow anything or nothing.
+func constants(file, comment string) []string {
+	root, err := localkube.ModuleRoot()
+	if err != nil {
+		panic(err)
+	}
+	parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, "api", "v1alpha1", file), nil, parser.ParseComments)
+	if err != nil {
+		panic(err)
+	}
+	var out []string
+	for _, d := range parsed.Decls {
+		block, ok := d.(*ast.GenDecl)
+		if !ok || block.Tok != token.CONST || !strings.HasPrefix(block.Doc.Text(), comment) {
+			continue
+		}
+		for _, s := range block.Specs {
+			for _, v := range s.(*ast.ValueSpec).Values {
+				text, err := strconv.Unquote(v.(*ast.BasicLit).Value)
+				if err != nil {
+					panic(err)
+				}
+				out = append(out, text)
+			}
+		}
+	}
+	if len(out) == 0 {
+		panic(fmt.Sprintf("no constants %q in api/v1alpha1/%s", comment, file))
+	}
+	return out
+}
