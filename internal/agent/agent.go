@@ -47,8 +47,14 @@ type Config struct {
 
 // Settings are the agent's patience. The zero value of each means its default, in brackets.
 type Settings struct {
-	// LoadTimeout bounds the time from an engine's start to Ready where the model does not say (30 min).
+	// LoadTimeout bounds the time to Ready from an engine's start or, if its weights are downloaded, from their last byte
+	// (30 min), where the model does not say.
 	LoadTimeout time.Duration
+	// DownloadStall bounds the time for which no byte comes while a file is unfinished (5 min), DownloadPoll is how often
+	// it is looked (2 s).
+	DownloadStall, DownloadPoll time.Duration
+	// WarmTimeout bounds the first completion, which pays for what engines do lazily (10 min).
+	WarmTimeout time.Duration
 	// ProbeInterval is how often a loading engine is asked whether it serves (500 ms), HealthInterval how often a
 	// serving one is asked for its health (10 s).
 	ProbeInterval, HealthInterval time.Duration
@@ -83,6 +89,9 @@ type Settings struct {
 func (s Settings) withDefaults() Settings {
 	return Settings{
 		LoadTimeout:    cmp.Or(s.LoadTimeout, 30*time.Minute),
+		DownloadStall:  cmp.Or(s.DownloadStall, 5*time.Minute),
+		DownloadPoll:   cmp.Or(s.DownloadPoll, 2*time.Second),
+		WarmTimeout:    cmp.Or(s.WarmTimeout, 10*time.Minute),
 		ProbeInterval:  cmp.Or(s.ProbeInterval, 500*time.Millisecond),
 		HealthInterval: cmp.Or(s.HealthInterval, 10*time.Second),
 		HangAfter:      cmp.Or(s.HangAfter, 10*time.Minute),

@@ -47,6 +47,10 @@ func TestMain(m *testing.M) {
 	if err := os.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH")); err != nil {
 		panic(err)
 	}
+	// Models of tests are on no Hub.
+	if err := os.Setenv("HF_HUB_OFFLINE", "1"); err != nil {
+		panic(err)
+	}
 	code := m.Run()
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)

@@ -250,7 +250,7 @@ func (u *unit) info() agentapi.ModelInfo {
 	return agentapi.ModelInfo{
 		Name: u.spec.Name, State: state, Since: u.since, Message: message,
 		Failure: copied(u.failure), Restarts: u.restarts, InFlight: u.inFlight, LastRequest: moment(u.last),
-		LogTail: slices.Clone(u.logTail),
+		LogTail: slices.Clone(u.logTail), Download: u.download.info(),
 	}
 }
 

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/munhq/gpuscale/internal/agentapi"
 )
@@ -18,16 +16,22 @@ import (
 var (
 	errLate   = errors.New("took longer than it may")
 	errExited = errors.New("engine ended")
+	// errStalled is said with how long and how far.
+	errStalled = errors.New("no byte of the weights came")
 )
 
 // untilReady waits until the engine truly serves: it is healthy, lists the model, and has completed one token, which
 // also pays for what the engine does lazily. Nil means ready.
 //
 // Another server than vLLM need not have /health or list the model under its name; the completion decides.
-func (u *unit) untilReady(engine Engine, foreign bool, mark int) *agentapi.Failure {
-	limit := cmp.Or(time.Duration(u.spec.LoadTimeoutSeconds)*time.Second, u.agent.cfg.Settings.LoadTimeout)
-	ctx, cancel := u.agent.whileAlive(u.stop, engine, limit)
-	defer cancel()
+func (u *unit) untilReady(engine Engine, env map[string]string, foreign bool, mark int) *agentapi.Failure {
+	u.agent.mu.Lock()
+	u.download = &download{}
+	u.agent.mu.Unlock()
+	ctx, cancel := u.agent.whileAlive(u.stop, engine)
+	defer cancel(nil)
+	u.agent.work.Go(func() { u.whileInTime(ctx, cancel) })
+	u.agent.work.Go(func() { u.follow(ctx, env) })
 	client := &http.Client{Transport: engine.Transport()}
 
 	asked := u.agent.untilListed(ctx, client, u.spec.Name, foreign)
@@ -35,7 +39,13 @@ func (u *unit) untilReady(engine Engine, foreign bool, mark int) *agentapi.Failu
 		return u.failureOf(ctx, engine, mark, asked)
 	}
 	u.step(agentapi.StepLoading, agentapi.StateWarming, "")
-	if err := warmUp(ctx, client, u.spec.Name); err != nil {
+	warm, done := within(ctx, u.agent.cfg.Clock, u.agent.cfg.Settings.WarmTimeout)
+	defer done()
+	if err := warmUp(warm, client, u.spec.Name); err != nil {
+		if warm.Err() != nil && ctx.Err() == nil {
+			return &agentapi.Failure{Step: agentapi.StepWarmed, Exit: agentapi.ExitTimeout,
+				Message: fmt.Sprintf("no answer to the first completion within %s", u.agent.cfg.Settings.WarmTimeout)}
+		}
 		if ctx.Err() == nil && u.agent.dies(ctx, engine) {
 			return u.failureOf(ctx, engine, mark, err)
 		}
@@ -48,8 +58,8 @@ func (u *unit) untilReady(engine Engine, foreign bool, mark int) *agentapi.Failu
 	return nil
 }
 
-// whileAlive is a context that ends with the unit, the engine (errExited) or the limit (errLate).
-func (a *Agent) whileAlive(stop context.Context, engine Engine, limit time.Duration) (context.Context, func()) {
+// whileAlive is a context that ends with the unit or the engine (errExited), or when it is cancelled for a reason.
+func (a *Agent) whileAlive(stop context.Context, engine Engine) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(stop)
 	a.work.Go(func() {
 		select {
@@ -58,12 +68,7 @@ func (a *Agent) whileAlive(stop context.Context, engine Engine, limit time.Durat
 		case <-ctx.Done():
 		}
 	})
-	a.work.Go(func() {
-		if a.cfg.Clock.Wait(ctx, limit) == nil {
-			cancel(errLate)
-		}
-	})
-	return ctx, func() { cancel(nil) }
+	return ctx, cancel
 }
 
 // dies waits a little for an engine that failed a completion to end by itself, since its log then says more than its
@@ -90,6 +95,10 @@ func (u *unit) failureOf(ctx context.Context, engine Engine, mark int, last erro
 	case <-engine.Done():
 		ended = true
 	default:
+	}
+	if cause := context.Cause(ctx); !ended && errors.Is(cause, errStalled) {
+		f.Exit, f.Message = agentapi.ExitTimeout, cause.Error()
+		return f
 	}
 	if !ended && errors.Is(context.Cause(ctx), errLate) {
 		f.Exit, f.Message = agentapi.ExitTimeout, "not ready in time"

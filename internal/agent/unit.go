@@ -42,13 +42,14 @@ type unit struct {
 	requests int64
 	refused  int64 // for want of room
 	last     time.Time
+	download *download // of the present engine
 }
 
 const maxRestarts = 3
 
 // newUnit makes a unit that is not running yet. The agent is locked.
 func (a *Agent) newUnit(spec agentapi.DesiredModel) *unit {
-	u := &unit{agent: a, spec: spec, state: agentapi.StatePending, since: a.cfg.Clock.Now()}
+	u := &unit{agent: a, spec: spec, state: agentapi.StatePending, since: a.cfg.Clock.Now(), download: &download{}}
 	u.log = newRing(u.observe)
 	u.log.blank(a.env)
 	if o, err := optionsOf(a.env, a.cfg.Machine); err == nil {
@@ -107,7 +108,7 @@ func (u *unit) live() (agentapi.Failure, time.Duration) {
 	// Before the share is released, the engine is gone.
 	defer engine.Stop(u.agent.hard, u.agent.cfg.Settings.StopGrace)
 
-	if failure := u.untilReady(engine, foreign(options.command), mark); failure != nil {
+	if failure := u.untilReady(engine, env, foreign(options.command), mark); failure != nil {
 		return *failure, 0
 	}
 	share.up()
@@ -225,8 +226,8 @@ func (u *unit) observe(line string) {
 	if loading && u.state == agentapi.StateDownloading {
 		u.record(agentapi.StepLoading)
 		u.to(agentapi.StateLoading, message)
-	} else if message != "" {
-		u.message = message
+	} else if message != "" && (u.state != agentapi.StateDownloading || u.download.grown.IsZero()) {
+		u.message = message // The bytes on the disk say more than a bar of one file.
 	}
 }
 

@@ -185,8 +185,17 @@ type ModelInfo struct {
 	InFlight int       `json:"inFlight"`
 	// LastRequest is when a request for it last began or ended.
 	LastRequest *time.Time `json:"lastRequest,omitempty"`
+	// Download is how far its weights have come, nil where none came over the network.
+	Download *Download `json:"download,omitempty"`
 	// LogTail has the engine's last lines when it failed.
 	LogTail []string `json:"logTail,omitempty"`
+}
+
+// Download counts the bytes of a model's files. TotalBytes is what the weights come to, 0 where that is not known.
+type Download struct {
+	Bytes          int64 `json:"bytes"`
+	TotalBytes     int64 `json:"totalBytes,omitempty"`
+	BytesPerSecond int64 `json:"bytesPerSecond"`
 }
 
 // Model states.
@@ -217,7 +226,8 @@ type DesiredModel struct {
 	// GPUs that the engine spans, and the share of each one's memory in thousandths.
 	GPUs        int `json:"gpus"`
 	GPUFraction int `json:"gpuFraction"`
-	// LoadTimeoutSeconds bounds the time from start to Ready; 0 means the agent's own default.
+	// LoadTimeoutSeconds bounds the time from start to Ready; 0 means the agent's own bounds, which let a download take as
+	// long as bytes come.
 	LoadTimeoutSeconds int `json:"loadTimeoutSeconds,omitempty"`
 }
 

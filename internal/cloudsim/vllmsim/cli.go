@@ -18,6 +18,9 @@ type Command struct {
 	ShutdownTimeout time.Duration
 	// KeepAlive is how long an idle connection stays open.
 	KeepAlive time.Duration
+	// HubHome is the Hub client's folder, in which the weights appear while they are downloaded; empty keeps them off the
+	// disk.
+	HubHome string
 	// IgnoreSIGTERM leaves only SIGKILL to end the process.
 	IgnoreSIGTERM bool
 }
@@ -73,6 +76,7 @@ func ParseCommand(args []string, getenv func(string) string) (Command, error) {
 	if err != nil {
 		return Command{}, err
 	}
+	cmd.HubHome = getenv("HF_HOME")
 	if fault, ok := FaultOfModel(cmd.Model); ok && fault.Failure == FailIgnoreSIGTERM {
 		cmd.IgnoreSIGTERM = true
 	}

@@ -32,7 +32,8 @@
 //	VLLM_SIM_KV_BLOCKS        KV cache blocks of 16 tokens (8192, or more if
 //	                          --max-model-len needs more)
 //	VLLM_SIM_EMBEDDING_SIZE   length of an embedding (384)
-//	VLLM_SIM_WEIGHTS_GIB      size of the weights, for log lines (2.9)
+//	VLLM_SIM_WEIGHTS_GIB      size of the weights (2.9)
+//	HF_HOME                   where they appear while they are downloaded, in a sparse file
 //	VLLM_SIM_GPUS             GPUs of the machine; fewer than the parallel
 //	                          sizes need fails the load; 0 is not checked (0)
 //	VLLM_SIM_GPU_MEMORY_GIB   memory of one GPU; weights that do not fit in

@@ -84,6 +84,13 @@ func Run(ctx context.Context, cmd Command, stderr io.Writer) int {
 	logs := &lockedWriter{w: stderr}
 	cmd.Log = logs
 	server := New(cmd.Config)
+	if cmd.HubHome != "" {
+		go func() {
+			if err := server.fillCache(ctx, cmd.HubHome); err != nil {
+				say(logs, "WARNING ", err)
+			}
+		}()
+	}
 	if err := server.Boot(ctx, logs); err != nil {
 		if ctx.Err() != nil {
 			say(logs, "KeyboardInterrupt: terminated")

@@ -128,6 +128,8 @@ func (f *Factory) environment(dir string, port int, s body.Spec) []string {
 	}
 	env["PATH"] = filepath.Join(dir, "bin") + ":/usr/bin:/bin"
 	env["HOME"] = filepath.Join(dir, "root")
+	env["HF_HOME"] = filepath.Join(dir, "root", ".cache", "huggingface")
+	env["HF_HUB_OFFLINE"] = "1" // Simulated models are on no Hub.
 	env["TMPDIR"] = filepath.Join(dir, "tmp")
 	env[listenVariable] = fmt.Sprintf("%s:%d", loopback, port)
 	out := make([]string, 0, len(env))
