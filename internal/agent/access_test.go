@@ -3,6 +3,7 @@ package agent_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -86,6 +87,41 @@ func TestStrangersGetNoAnswer(t *testing.T) {
 	}
 	if _, err := k.controller.Status(t.Context(), k.endpoint, "another-claim"); !errors.As(err, &identity) || identity.Ours {
 		t.Errorf("other claim's name: %v", err)
+	}
+}
+
+// TestNoOtherPairOpensTheAgent: not even a worker's, this one's own included.
+func TestNoOtherPairOpensTheAgent(t *testing.T) {
+	k := newWorld(t).start(nil)
+	good := must(k.ca.Client(agentapi.RoleController, time.Hour, time.Now()))
+	ask := func(certificates ...tls.Certificate) (int, error) {
+		config := must(pki.ClientTLS(good, k.ca.PEM(), claimUID))
+		config.Certificates = certificates
+		transport := &http.Transport{TLSClientConfig: config}
+		defer transport.CloseIdleConnections()
+		response, err := (&http.Client{Transport: transport}).Get("https://" + k.endpoint + "/status")
+		if err != nil {
+			return 0, err
+		}
+		return response.StatusCode, response.Body.Close()
+	}
+	if code, err := ask(must(good.Certificate())); code != http.StatusOK || err != nil {
+		t.Fatalf("the controller's: %d, %v", code, err)
+	}
+	own := k.boot()
+	for name, pair := range map[string]pki.Pair{
+		"expired":                must(k.ca.Client(agentapi.RoleController, time.Hour, time.Now().Add(-2*time.Hour))),
+		"not valid yet":          must(k.ca.Client(agentapi.RoleController, time.Hour, time.Now().Add(2*time.Hour))),
+		"another worker's":       must(k.ca.Worker("another-claim", time.Hour, time.Now())),
+		"the worker's own":       {CertPEM: []byte(own.CertPEM), KeyPEM: []byte(own.KeyPEM)},
+		"another installation's": must(must(pki.NewCA(k.ca.Installation(), time.Now())).Client(agentapi.RoleController, time.Hour, time.Now())),
+	} {
+		if code, err := ask(must(pair.Certificate())); err == nil {
+			t.Errorf("%s: got in with %d", name, code)
+		}
+	}
+	if code, err := ask(); err == nil {
+		t.Errorf("without a certificate: got in with %d", code)
 	}
 }
 
