@@ -27,6 +27,8 @@ type Config struct {
 	Runner Runner
 	// Probe reads the GPUs; nil means NvidiaSMI.
 	Probe Probe
+	// Telemetry reads the GPUs while the agent runs; nil means an SMITelemetry.
+	Telemetry Telemetry
 	// Clock is the source of time; nil means RealClock.
 	Clock Clock
 	// Command is the engine's where no setting names another (agentapi.EnvEngineCommand); nil means DefaultCommand.
@@ -170,6 +172,9 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.PowerOff == nil {
 		cfg.PowerOff = HostPowerOff
 	}
+	if cfg.Telemetry == nil {
+		cfg.Telemetry = &SMITelemetry{Clock: cfg.Clock, Log: cfg.Log}
+	}
 	if cfg.Command == nil {
 		cfg.Command = DefaultCommand()
 	}
@@ -214,7 +219,12 @@ func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 		ErrorLog: log.New(logLines{a.cfg.Log}, "", 0),
 	}
 	a.step(agentapi.StepBooted, "")
-	a.work.Go(a.findGPUs)
+	a.work.Go(func() {
+		a.findGPUs()
+		// Only now: on a machine without persistence mode the first look at a GPU sets it up, and two would get in each
+		// other's way.
+		a.cfg.Telemetry.Run(a.life)
+	})
 	a.watchLease()
 	a.watchNotices()
 	var err error // written before ended is closed

@@ -3,7 +3,6 @@ package agent
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -130,64 +129,6 @@ func (a *Agent) getLogs(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 }
-
-// getMetrics is the agent's own account as Prometheus text or, with ?model, that of the model's engine, untouched.
-func (a *Agent) getMetrics(w http.ResponseWriter, r *http.Request) {
-	model := r.URL.Query().Get("model")
-	if model == "" {
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		_, _ = io.WriteString(w, a.metrics()) // A caller that left needs no answer.
-		return
-	}
-	a.mu.Lock()
-	u := a.current(model)
-	var engine Engine
-	if u != nil {
-		engine = u.engine
-	}
-	a.mu.Unlock()
-	switch {
-	case u == nil:
-		refuse(w, agentapi.RefusedNoModel)
-	case engine == nil:
-		refuse(w, agentapi.RefusedNotReady)
-	default:
-		r.URL.RawQuery = ""
-		newProxy(engine, a.cfg.Log).ServeHTTP(w, r)
-	}
-}
-
-// metrics are counts of the agent's own.
-func (a *Agent) metrics() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var out strings.Builder
-	for _, m := range []struct {
-		name, kind, help string
-		value            func(*unit) int64
-	}{
-		{"gpuscale_agent_requests_in_flight", "gauge", "Requests being served.", func(u *unit) int64 { return int64(u.inFlight) }},
-		{"gpuscale_agent_requests_total", "counter", "Requests admitted.", func(u *unit) int64 { return u.requests }},
-		{"gpuscale_agent_requests_refused_total", "counter", "Requests refused for want of room.", func(u *unit) int64 { return u.refused }},
-		{"gpuscale_agent_engine_restarts", "gauge", "Restarts of the engine since it last was stable.", func(u *unit) int64 { return int64(u.restarts) }},
-		{"gpuscale_agent_model_ready", "gauge", "1 while the model takes requests.", func(u *unit) int64 {
-			if u.proxy != nil && !u.drained && !a.closed() {
-				return 1
-			}
-			return 0
-		}},
-	} {
-		fmt.Fprintf(&out, "# HELP %s %s\n# TYPE %s %s\n", m.name, m.help, m.name, m.kind)
-		for _, u := range a.units {
-			if !u.retiring {
-				fmt.Fprintf(&out, "%s{model=\"%s\"} %d\n", m.name, labelValue.Replace(u.spec.Name), m.value(u))
-			}
-		}
-	}
-	return out.String()
-}
-
-var labelValue = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
 // readJSON reads a controller's body, answering for itself when it cannot.
 func readJSON(w http.ResponseWriter, r *http.Request, into any) bool {

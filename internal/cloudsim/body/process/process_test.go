@@ -1,6 +1,7 @@
 package process_test
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"net"
@@ -249,6 +250,28 @@ func TestNvidiaSMI(t *testing.T) {
 		"<cuda_version>12.8</cuda_version>", "<attached_gpus>2</attached_gpus>", "<total>24564 MiB</total>"} {
 		if !strings.Contains(xml, want) {
 			t.Errorf("no %s in\n%s", want, xml)
+		}
+	}
+	// In a loop it goes on until it is killed.
+	for _, args := range [][]string{{"-q", "-x", "-l", "1"}, {"-q", "-x", "--loop=1"}} {
+		loop := exec.Command(smi, args...)
+		loop.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		out, err := loop.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := loop.Start(); err != nil {
+			t.Fatal(err)
+		}
+		reports := 0
+		for lines := bufio.NewScanner(out); reports < 2 && lines.Scan(); {
+			if lines.Text() == "</nvidia_smi_log>" {
+				reports++
+			}
+		}
+		_ = syscall.Kill(-loop.Process.Pid, syscall.SIGKILL)
+		if _ = loop.Wait(); reports != 2 {
+			t.Errorf("%v: %d reports", args, reports)
 		}
 	}
 	if exec.Command(smi, "--query-gpu=colour").Run() == nil {

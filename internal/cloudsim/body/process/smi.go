@@ -10,15 +10,19 @@ import (
 	"github.com/munhq/gpuscale/internal/cloudsim/body"
 )
 
-// smiScript answers the two questions that are asked of nvidia-smi: the whole report in XML, and chosen columns as CSV.
-// It reads files beside itself, so that no quoting stands between a GPU's name and the answer.
+// smiScript answers the two questions that are asked of nvidia-smi: the whole report in XML, once or in a loop, and chosen
+// columns as CSV. It reads files beside itself, so that no quoting stands between a GPU's name and the answer.
 const smiScript = `#!/bin/sh
 here=$(dirname "$0")
-columns= units=1 header=1 xml=0
-for arg in "$@"; do
+columns= units=1 header=1 xml=0 every=
+while [ $# -gt 0 ]; do
+  arg=$1
+  shift
   case $arg in
     -q) ;;
     -x) xml=1 ;;
+    -l) every=5; case ${1-} in [0-9]*) every=$1; shift ;; esac ;;
+    --loop=*) every=${arg#--loop=} ;;
     --query-gpu=*) columns=${arg#--query-gpu=} ;;
     --format=*)
       case $arg in *nounits*) units=0 ;; esac
@@ -27,6 +31,10 @@ for arg in "$@"; do
     *) echo "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help." ; exit 6 ;;
   esac
 done
+if [ "$xml" = 1 ] && [ -n "$every" ]; then
+  while cat "$here/.gpu/report.xml"; do sleep "$every"; done
+  exit 1
+fi
 if [ "$xml" = 1 ]; then exec cat "$here/.gpu/report.xml"; fi
 if [ -z "$columns" ]; then echo "simulated nvidia-smi: -q -x, -L or --query-gpu"; exit 6; fi
 columns=$(echo "$columns" | tr ',' ' ')
@@ -110,8 +118,14 @@ type xmlGPU struct {
 	GPUUse     string `xml:"utilization>gpu_util"`
 	MemUse     string `xml:"utilization>memory_util"`
 	Temp       string `xml:"temperature>gpu_temp"`
+	MemTemp    string `xml:"temperature>memory_temp"`
+	Fan        string `xml:"fan_speed"`
+	PowerCap   string `xml:"clocks_event_reasons>clocks_event_reason_sw_power_cap"`
+	Thermal    string `xml:"clocks_event_reasons>clocks_event_reason_sw_thermal_slowdown"`
 	Power      string `xml:"gpu_power_readings>power_draw"`
 	PowerLimit string `xml:"gpu_power_readings>current_power_limit"`
+	SMClock    string `xml:"clocks>sm_clock"`
+	MemClock   string `xml:"clocks>mem_clock"`
 }
 
 func report(g body.GPU) string {
@@ -120,7 +134,8 @@ func report(g body.GPU) string {
 		c := smiColumns(g, i)
 		log.GPUs = append(log.GPUs, xmlGPU{ID: busID(i), Name: g.Name, MIG: "N/A", UUID: uuid(i), Minor: i,
 			Total: c["memory.total"], Used: c["memory.used"], Free: c["memory.free"], GPUUse: "0 %", MemUse: "0 %",
-			Temp: "41 C", Power: c["power.draw"], PowerLimit: c["power.limit"]})
+			Temp: "41 C", MemTemp: "N/A", Fan: "0 %", PowerCap: "Not Active", Thermal: "Not Active",
+			Power: c["power.draw"], PowerLimit: c["power.limit"], SMClock: "210 MHz", MemClock: "405 MHz"})
 	}
 	out, err := xml.MarshalIndent(log, "", "\t")
 	if err != nil {

@@ -100,8 +100,9 @@ func (f *Factory) furnish(b *Body, s body.Spec) error {
 			go b.Kill() // As a machine that goes down does, and not within the agent's own call.
 			return nil
 		},
-		Probe: func(context.Context) (agent.Inventory, error) { return inventory(s.GPU) },
-		Log:   slog.New(slog.NewTextHandler(b.logs, nil)),
+		Probe:     func(context.Context) (agent.Inventory, error) { return inventory(s.GPU) },
+		Telemetry: telemetry{s.GPU},
+		Log:       slog.New(slog.NewTextHandler(b.logs, nil)),
 	})
 	b.agent = a
 	return err
@@ -117,6 +118,28 @@ func inventory(g body.GPU) (agent.Inventory, error) {
 		out.GPUs = append(out.GPUs, agentapi.GPU{Name: g.Name, MemoryMB: g.MemoryMB, UUID: fmt.Sprintf("GPU-%d", i)})
 	}
 	return out, nil
+}
+
+// telemetry is what nvidia-smi would go on to say: that the GPUs are there and do nothing.
+type telemetry struct{ gpu body.GPU }
+
+// Run has nothing to wait for.
+func (telemetry) Run(context.Context) {}
+
+// Latest is the same at all times.
+func (t telemetry) Latest() (agent.Reading, bool) {
+	have, err := inventory(t.gpu)
+	if err != nil {
+		return agent.Reading{}, false
+	}
+	out := agent.Reading{Driver: have.Driver, CUDA: have.CUDA}
+	for _, g := range have.GPUs {
+		out.GPUs = append(out.GPUs, agent.GPUReading{Name: g.Name, UUID: g.UUID, Values: map[string]float64{
+			agentapi.GPUUtilization: 0, agentapi.GPUTemperature: 41,
+			agentapi.GPUMemoryTotal: float64(g.MemoryMB) * (1 << 20), agentapi.GPUMemoryUsed: 1 << 20,
+		}, Throttled: map[string]float64{"sw_power_cap": 0, "sw_thermal_slowdown": 0}})
+	}
+	return out, true
 }
 
 // Body is one agent and its engines.
