@@ -255,7 +255,7 @@ func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Ide
 			Rests: rests, Strikes: strikes, Memory: led, Recall: recall,
 			Boot: bootMaker{id, cfg.Clock, cfg.Agent, agentfile.New(nil, cfg.Clock), cfg.WorkerLease, cfg.BaseURLs}, Lease: cfg.WorkerLease,
 			HFToken: secrets.hfToken,
-			Events: recorder, Clock: cfg.Clock, Timing: cfg.Timing, Installation: id.Installation},
+			Events:  recorder, Clock: cfg.Clock, Timing: cfg.Timing, Installation: id.Installation},
 		&disruption.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Workers: workers, Events: recorder,
 			Clock: cfg.Clock, Demand: demandOpts, AgentTimeout: cfg.Timing.AgentTimeout},
 		newSweeper(mgr, cfg, id, accounts, led, recorder),

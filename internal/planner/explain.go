@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/demand"
 	"github.com/munhq/gpuscale/internal/offers"
@@ -76,7 +78,9 @@ func (p *planning) explain(d *draft, w int) Unmet {
 		p.explainBound(wl.Key, &unmet)
 	case found.why.Kept() > 0:
 		unmet.Reason, unmet.Message = v1alpha1.PodReasonCeilingReached, d.ceilings(wl.shape)
-		if unmet.Message == "" {
+		if unmet.Message != "" {
+			unmet.Message = joinNonEmpty("; ", unmet.Message, p.waitsFor(wl.Key))
+		} else {
 			unmet.Reason = v1alpha1.PodReasonNoOffers
 			unmet.Message = found.why.String() + "; what fits was taken for other replicas just now"
 		}
@@ -90,6 +94,18 @@ func (p *planning) explain(d *draft, w int) Unmet {
 	}
 	unmet.Message = joinNonEmpty("; ", append([]string{unmet.Message, resting}, found.silent...)...)
 	return unmet
+}
+
+// waitsFor names the claim that served a workload, was interrupted, and counts against the ceilings until it is gone.
+func (p *planning) waitsFor(key string) string {
+	for _, c := range p.snapshot.Claims {
+		serves := slices.ContainsFunc(c.Spec.Placements, func(o v1alpha1.Placement) bool { return o.Workload == key })
+		if serves && meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.ConditionInterrupted) &&
+			!meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.ConditionInstanceGone) {
+			return fmt.Sprintf("waits until %s is gone, which was interrupted", c.Name)
+		}
+	}
+	return ""
 }
 
 func (p *planning) explainBound(key string, unmet *Unmet) {
