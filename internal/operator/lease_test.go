@@ -140,7 +140,7 @@ func TestTheBillEndsByItself(t *testing.T) {
 		return nil
 	})
 	s.podSays(pod, corev1.ConditionTrue, v1alpha1.PodReasonServed)
-	end := s.watch.ended()[0]
+	end := s.watch.Ended()[0]
 	if gone := meta.FindStatusCondition(end.Status.Conditions, v1alpha1.ConditionInstanceGone); gone == nil || gone.Reason != v1alpha1.ReasonGone {
 		t.Errorf("InstanceGone is %+v", gone)
 	}

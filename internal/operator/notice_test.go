@@ -50,7 +50,7 @@ func TestAnAnnouncedInterruption(t *testing.T) {
 	w.podSays(pod, corev1.ConditionTrue, v1alpha1.PodReasonServed)
 	w.rentedAtMost(2)
 	w.machines("1001", "1002")
-	end := w.watch.ended()[0]
+	end := w.watch.Ended()[0]
 	for condition, reason := range map[string]string{v1alpha1.ConditionInterrupted: v1alpha1.ReasonInterruptionNotice,
 		v1alpha1.ConditionDrained: v1alpha1.ReasonDrained, v1alpha1.ConditionInstanceGone: v1alpha1.ReasonGone} {
 		if got := meta.FindStatusCondition(end.Status.Conditions, condition); got == nil || got.Reason != reason || got.Status != "True" {
