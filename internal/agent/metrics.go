@@ -76,7 +76,7 @@ func (a *Agent) families(ctx context.Context) families {
 			value = 1
 			all.merge(read[name], name)
 		}
-		up.Metric = append(up.Metric, sample(up, value, pair(agentapi.LabelModel, name)))
+		up.Metric = append(up.Metric, series(up, value, pair(agentapi.LabelModel, name)))
 	}
 	a.ownMetrics(all)
 	if reading, ok := a.cfg.Telemetry.Latest(); ok {
@@ -203,7 +203,7 @@ func (a *Agent) ownMetrics(all families) {
 		family := all.own(m.name, m.kind, m.help)
 		for _, u := range a.units {
 			if !u.retiring {
-				family.Metric = append(family.Metric, sample(family, float64(m.value(u)), pair(agentapi.LabelModel, u.spec.Name)))
+				family.Metric = append(family.Metric, series(family, float64(m.value(u)), pair(agentapi.LabelModel, u.spec.Name)))
 			}
 		}
 	}
@@ -223,12 +223,12 @@ func gpuMetrics(all families, r Reading) {
 			}
 			by := func(label string, values map[string]float64) {
 				for _, key := range slices.Sorted(maps.Keys(values)) {
-					family.Metric = append(family.Metric, sample(family, values[key], labels(pair(label, key))...))
+					family.Metric = append(family.Metric, series(family, values[key], labels(pair(label, key))...))
 				}
 			}
 			switch m.Name {
 			case agentapi.GPUInfo:
-				family.Metric = append(family.Metric, sample(family, 1, labels(pair("name", g.Name),
+				family.Metric = append(family.Metric, series(family, 1, labels(pair("name", g.Name),
 					pair("driver_version", r.Driver), pair("cuda_version", r.CUDA), pair("mig", g.MIG))...))
 			case agentapi.GPUECCErrors:
 				by("kind", g.ECC)
@@ -236,7 +236,7 @@ func gpuMetrics(all families, r Reading) {
 				by("reason", g.Throttled)
 			default:
 				if v, ok := g.Values[m.Name]; ok {
-					family.Metric = append(family.Metric, sample(family, v, labels()...))
+					family.Metric = append(family.Metric, series(family, v, labels()...))
 				}
 			}
 		}
@@ -247,8 +247,8 @@ func pair(name, value string) *dto.LabelPair {
 	return &dto.LabelPair{Name: proto.String(name), Value: proto.String(value)}
 }
 
-// sample is one value of a gauge or counter.
-func sample(family *dto.MetricFamily, value float64, labels ...*dto.LabelPair) *dto.Metric {
+// series is one value of a gauge or counter.
+func series(family *dto.MetricFamily, value float64, labels ...*dto.LabelPair) *dto.Metric {
 	m := &dto.Metric{Label: labels}
 	if family.GetType() == dto.MetricType_COUNTER {
 		m.Counter = &dto.Counter{Value: proto.Float64(value)}
