@@ -105,10 +105,12 @@ func flagOf(arg string) string {
 }
 
 // forbidden in an engine's environment: boot data with the worker's key, the agent's settings, the keys to the rental, and
-// what would make the engine listen or ask for a key otherwise than the agent expects.
+// what would make the engine listen, ask for a key, close connections or live on when it is dead otherwise than the agent
+// expects.
 func forbidden(key string) bool {
 	switch key {
-	case envVastKey, envRunPodKey, "VLLM_PORT", "VLLM_API_KEY", "VLLM_HOST_IP":
+	case envVastKey, envRunPodKey, "VLLM_PORT", "VLLM_API_KEY", "VLLM_HOST_IP", "VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
+		"VLLM_KEEP_ALIVE_ON_ENGINE_DEATH":
 		return true
 	}
 	return strings.HasPrefix(key, "GPUSCALE_")

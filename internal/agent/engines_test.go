@@ -7,8 +7,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/munhq/gpuscale/internal/agent"
 	"github.com/munhq/gpuscale/internal/agentapi"
@@ -172,5 +175,65 @@ func TestEnginesShareTheGPUsAsTheyWereGiven(t *testing.T) {
 	s := k.until("placed", func(s agentapi.Status) bool { return find(s, "gpu-late-74").State == agentapi.StateReady })
 	if a := find(s, "gpu-a-71"); a.State != agentapi.StateReady || !a.Since.Equal(before) {
 		t.Errorf("another model was touched: %+v", a)
+	}
+}
+
+func TestEnginesOnOneGPUStartOneAtATime(t *testing.T) {
+	k := newWorld(t).start(nil)
+	var models []agentapi.DesiredModel
+	for i := range 4 {
+		models = append(models, model(fmt.Sprintf("m%d", i)))
+		models[i].GPUFraction = 250
+	}
+	k.put(1, models...)
+	k.until("all ready", func(s agentapi.Status) bool {
+		starting, ready := 0, 0
+		for _, m := range s.Models {
+			switch m.State {
+			case agentapi.StateDownloading, agentapi.StateLoading, agentapi.StateWarming:
+				starting++
+			case agentapi.StateReady:
+				ready++
+			}
+		}
+		if starting > 1 {
+			t.Errorf("%d engines start at once", starting)
+		}
+		return ready == len(models)
+	})
+}
+
+// recording is the machine's clock, which remembers what was waited for.
+type recording struct {
+	agent.Clock
+	mu    sync.Mutex
+	waits []time.Duration
+}
+
+func (r *recording) Wait(ctx context.Context, d time.Duration) error {
+	r.mu.Lock()
+	r.waits = append(r.waits, d)
+	r.mu.Unlock()
+	return r.Clock.Wait(ctx, d)
+}
+
+func TestRestartsBackOff(t *testing.T) {
+	clock := &recording{Clock: agent.RealClock()}
+	k := newWorld(t).start(func(c *agent.Config) { c.Clock = clock; c.Settings.BackOff = 11 * time.Millisecond })
+	m := model("crashes")
+	m.Source = "sim/disk-full"
+	k.put(1, m)
+	got := k.untilState("crashes", agentapi.StateFailed)
+	clock.mu.Lock()
+	defer clock.mu.Unlock()
+	var backOff []time.Duration
+	for _, d := range clock.waits {
+		if d%(11*time.Millisecond) == 0 {
+			backOff = append(backOff, d)
+		}
+	}
+	want := []time.Duration{11 * time.Millisecond, 22 * time.Millisecond, 44 * time.Millisecond}
+	if !slices.Equal(backOff, want) || got.Restarts != len(want) || len(got.LogTail) == 0 || !strings.Contains(got.Message, "No space left") {
+		t.Errorf("waited %v, want %v; %+v", backOff, want, got)
 	}
 }

@@ -29,6 +29,14 @@ func engineMain(kind, address string) {
 	if kind == "garbage" {
 		spew(listener)
 	}
+	if kind == "floods" {
+		for range 1000 {
+			fmt.Println(strings.Repeat("a line without end ", 64<<10/19))
+		}
+		for range 10000 {
+			fmt.Println("and many lines with one, each of which is kept for a while")
+		}
+	}
 	e := &otherEngine{kind: kind}
 	if kind == "forks" {
 		e.fork()

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/munhq/gpuscale/internal/agentapi"
 )
@@ -54,6 +55,17 @@ func TestAnEnginesEnvironment(t *testing.T) {
 	}}.environ(map[string]string{"HF_TOKEN": "new"})
 	if !slices.Equal(inherited, []string{"HF_TOKEN=new", "PATH=/bin"}) {
 		t.Errorf("%q", inherited)
+	}
+}
+
+func TestConnectionsToAnEngineEndBeforeItEndsThem(t *testing.T) {
+	// vLLM closes an idle connection after five seconds; a request that is sent then is lost, and is no one's to repeat.
+	const vllm = 5 * time.Second
+	if d := loopback("127.0.0.1:1").IdleConnTimeout; d <= 0 || d >= vllm {
+		t.Errorf("idle connections are kept for %s", d)
+	}
+	if env := envFor(map[string]string{"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "1"}, nil); env["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] != "" {
+		t.Errorf("%v", env)
 	}
 }
 

@@ -12,10 +12,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -107,6 +109,34 @@ func TestMemoryStaysSmallWhileItServesStreamsBehindIdleConnections(t *testing.T)
 	t.Logf("resident: %d kB, at most %d kB", now, peak)
 	if peak >= mostResident {
 		t.Errorf("%d kB were resident, at most %d", peak, mostResident)
+	}
+}
+
+func TestAnEngineThatLogsWithoutEndFillsNothing(t *testing.T) {
+	k, c, output := newWorld(t).program(plainCommand)
+	const mark = "flood-88b2"
+	k.putEnv(1, map[string]string{envEngine: "floods", "ENGINE_MARK": mark, agentapi.EnvEngineCommand: os.Args[0] + " {host}:{port}"}, model("odd"))
+	k.untilState("odd", agentapi.StateReady) // It has logged 64 MB by then.
+	if logs := k.logs("odd"); len(logs) > 256<<10 || len(logs) < 100<<10 {
+		t.Errorf("%d bytes of its log are kept", len(logs))
+	}
+	if _, peak := memory(t, c.Process.Pid); peak >= mostResident {
+		t.Errorf("%d kB were resident, at most %d", peak, mostResident)
+	}
+	if limits := string(must(os.ReadFile(fmt.Sprintf("/proc/%d/limits", marked(t, mark)[0])))); !regexp.MustCompile(`Max core file size +0 +0 `).MatchString(limits) {
+		t.Errorf("it may write an image of its memory: %s", limits)
+	}
+	for _, file := range must(filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", c.Process.Pid))) {
+		if target, err := os.Readlink(file); err == nil && regexp.MustCompile(`^/`).MatchString(target) && !regexp.MustCompile(`^/(dev|sys|proc)/`).MatchString(target) {
+			t.Errorf("the agent has %s open", target)
+		}
+	}
+	k.putEnv(2, nil)
+	k.until("gone", func(s agentapi.Status) bool { return len(s.Models) == 0 })
+	_ = c.Process.Signal(syscall.SIGTERM)
+	_ = c.Wait()
+	if n := output.Len(); n > 4<<10 {
+		t.Errorf("the agent's own log has %d bytes", n)
 	}
 }
 
