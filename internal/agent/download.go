@@ -19,10 +19,10 @@ type download struct {
 	partial bool
 	// grown is when bytes last grew, zero if they never did.
 	grown   time.Time
-	samples []sample
+	samples []reading
 }
 
-type sample struct {
+type reading struct {
 	at    time.Time
 	bytes int64
 }
@@ -36,7 +36,7 @@ func (d *download) saw(now time.Time, bytes int64, partial bool) {
 		d.grown = now
 	}
 	d.bytes, d.partial = bytes, partial
-	d.samples = append(d.samples, sample{now, bytes})
+	d.samples = append(d.samples, reading{now, bytes})
 	for len(d.samples) > 2 && now.Sub(d.samples[1].at) >= rateOver {
 		d.samples = d.samples[1:]
 	}
