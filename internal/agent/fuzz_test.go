@@ -165,6 +165,7 @@ func FuzzEngineAnswer(f *testing.F) {
 		"HTTP/1.1 503 X\r\nGpuscale-Refused: full\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: Gpuscale-Refused\r\n\r\n1\r\nx\r\n0\r\nGpuscale-Refused: full\r\n\r\n",
 		"HTTP/1.1 200 OK\r\n\r\nvllm:generation_tokens_total{a=\"b\"} 1\nvllm:kv_cache_usage_perc 0.5\n", "garbage", "",
+		"HTTP/1.1 000 000\n\r\n0",
 	} {
 		f.Add([]byte(s))
 	}

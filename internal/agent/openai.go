@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"log/slog"
@@ -216,6 +217,9 @@ func newProxy(engine Engine, logger *slog.Logger) *httputil.ReverseProxy {
 			r.Out.Header.Del("Authorization")
 		},
 		ModifyResponse: func(r *http.Response) error {
+			if r.StatusCode < http.StatusOK || r.StatusCode > 599 {
+				return fmt.Errorf("status %d", r.StatusCode) // No answer can have it, and no request asks for another protocol.
+			}
 			r.Header.Del(agentapi.HeaderRefused) // It is the agent's word alone.
 			return nil
 		},
