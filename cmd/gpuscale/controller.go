@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/munhq/gpuscale/internal/controller/workermetrics"
 	"github.com/munhq/gpuscale/internal/operator"
 )
 
@@ -23,7 +25,9 @@ const defaultNamespace = "gpuscale-system"
 
 type controllerOptions struct {
 	kubeconfig string
-	config     operator.Config
+	// workerMetrics is "core" or "all".
+	workerMetrics string
+	config        operator.Config
 }
 
 func newController(c *console) *cobra.Command {
@@ -38,6 +42,9 @@ func newController(c *console) *cobra.Command {
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster (default: the pod's own, then $KUBECONFIG)")
 	f.StringVar(&o.config.LedgerURL, "ledger", "", "URL of the ledger (default: $POSTGRES_URL, then gpuscale/ledger.db in the user's data folder)")
 	f.StringVar(&o.config.MetricsAddr, "metrics-addr", ":8081", "address of the metrics; 0 for none")
+	f.StringVar(&o.config.WorkerMetrics.Addr, "worker-metrics-addr", ":9091", "address where the workers' metrics are re-exposed; 0 for none")
+	f.StringVar(&o.workerMetrics, "worker-metrics", "core", "which of the workers' metrics are re-exposed: core or all")
+	f.DurationVar(&o.config.WorkerMetrics.Interval, "worker-metrics-interval", workermetrics.DefaultInterval, "how often each worker is scraped")
 	f.StringVar(&o.config.HealthAddr, "health-addr", ":8082", "address of /healthz and /readyz; 0 for none")
 	f.BoolVar(&o.config.LeaderElection, "leader-elect", false, "elect a leader, for more than one replica")
 	f.StringVar(&o.config.Agent.URL, "agent-url", "", "where instances fetch gpuscale-agent whose pool does not say; {arch} in it stands for amd64 or arm64")
@@ -62,6 +69,15 @@ func runController(ctx context.Context, c *console, o controllerOptions) error {
 	if o.config.WorkerLease < operator.MinWorkerLease {
 		return fmt.Errorf("--worker-lease %s is too short: with less than %s an outage that nobody notices would end workers that serve",
 			o.config.WorkerLease, operator.MinWorkerLease)
+	}
+	switch o.workerMetrics {
+	case "core", "all":
+		o.config.WorkerMetrics.All = o.workerMetrics == "all"
+	default:
+		return fmt.Errorf("--worker-metrics is core or all, not %q", o.workerMetrics)
+	}
+	if o.config.WorkerMetrics.Interval < time.Second {
+		return fmt.Errorf("--worker-metrics-interval %s: at least a second", o.config.WorkerMetrics.Interval)
 	}
 	var err error
 	if o.config.LedgerURL, err = ledgerURL(c, o.config.LedgerURL); err != nil {

@@ -32,6 +32,7 @@ import (
 	"github.com/munhq/gpuscale/internal/controller/pool"
 	"github.com/munhq/gpuscale/internal/controller/provisioning"
 	"github.com/munhq/gpuscale/internal/controller/sweep"
+	"github.com/munhq/gpuscale/internal/controller/workermetrics"
 	"github.com/munhq/gpuscale/internal/demand"
 	"github.com/munhq/gpuscale/internal/identity"
 	"github.com/munhq/gpuscale/internal/ledger"
@@ -66,6 +67,8 @@ type Config struct {
 	// MetricsAddr and HealthAddr are listened on; "0" turns either off.
 	MetricsAddr string
 	HealthAddr  string
+	// WorkerMetrics say what is scraped of workers and where it is served; the zero value turns that off.
+	WorkerMetrics workermetrics.Settings
 	// LeaderElection is for installations with more than one replica.
 	LeaderElection bool
 	// Lease is how long a leader may be silent, for how long it tries to renew, and how often; the zero value is
@@ -259,6 +262,10 @@ func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Ide
 		&disruption.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Workers: workers, Events: recorder,
 			Clock: cfg.Clock, Demand: demandOpts, AgentTimeout: cfg.Timing.AgentTimeout},
 		newSweeper(mgr, cfg, id, accounts, led, recorder),
+	}
+	if !cfg.WorkerMetrics.Off() {
+		controllers = append(controllers, &workermetrics.Reconciler{Client: mgr.GetClient(), Workers: workers, Settings: cfg.WorkerMetrics,
+			Clock: cfg.Clock, Log: cfg.Log.WithName("workermetrics")})
 	}
 	for _, c := range controllers {
 		if err := c.SetupWithManager(mgr); err != nil {

@@ -61,7 +61,8 @@ func TestCRDsAreTheGeneratedOnes(t *testing.T) {
 func TestWhatIsRendered(t *testing.T) {
 	plain := render(t)
 	want := []string{"ClusterRole/gpu-workloads-gpuscale", "ClusterRoleBinding/gpu-workloads-gpuscale", "Deployment/gpuscale",
-		"PersistentVolumeClaim/gpuscale-ledger", "Role/gpuscale", "RoleBinding/gpuscale", "ServiceAccount/gpuscale"}
+		"PersistentVolumeClaim/gpuscale-ledger", "Role/gpuscale", "RoleBinding/gpuscale", "Service/gpuscale-worker-metrics",
+		"ServiceAccount/gpuscale"}
 	if got := slices.Sorted(maps.Keys(plain)); !slices.Equal(got, want) {
 		t.Errorf("by default %v, want %v", got, want)
 	}
@@ -78,6 +79,15 @@ func TestWhatIsRendered(t *testing.T) {
 	own := render(t, "--set", "image.repository=registry.example/gpuscale-controller", "--set", "image.tag=dev").container(t, "gpuscale")
 	if own["image"] != "registry.example/gpuscale-controller:dev" {
 		t.Errorf("image %v", own["image"])
+	}
+	if args := fmt.Sprint(c["args"]); !strings.Contains(args, "--worker-metrics-addr=:9091 --worker-metrics=core --worker-metrics-interval=15s") ||
+		!strings.Contains(fmt.Sprint(c["ports"]), "worker-metrics") {
+		t.Errorf("workers' metrics: %v %v", args, c["ports"])
+	}
+	without := render(t, "--set", "workerMetrics.enabled=false")
+	if c := without.container(t, "gpuscale"); without["Service/gpuscale-worker-metrics"] != nil || !strings.Contains(fmt.Sprint(c["args"]), "--worker-metrics-addr=0") ||
+		strings.Contains(fmt.Sprint(c["ports"]), "worker-metrics") {
+		t.Errorf("without workers' metrics: %v %v", c["args"], c["ports"])
 	}
 	all := render(t, everything...)
 	if c := all.container(t, "gpuscale"); !slices.Equal(envOf(c), []string{"POD_NAMESPACE", "POSTGRES_URL", "REDIS_URL", "VASTAI_API_KEY"}) ||
@@ -128,6 +138,8 @@ func TestRefusals(t *testing.T) {
 		"pool.create=true":                         "pool.create needs pool.spec",
 		"serviceAccount.create=false":              "serviceAccount.name has to name one",
 		"replicas=many":                            "/replicas",
+		"workerMetrics.metrics=some":               "/workerMetrics/metrics",
+		"workerMetrics.interval=often":             "/workerMetrics/interval",
 		"gateway.service.type=Cluster":             "/gateway/service/type",
 	} {
 		out, err := run(t, slices.Concat([]string{"template", "gpuscale", chart, "--set", set}, offline)...)
