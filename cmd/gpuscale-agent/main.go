@@ -2,6 +2,9 @@
 // named by --boot-file, and serves until SIGTERM; GPUSCALE_LISTEN overrides where it listens. GPUSCALE_ENGINE_COMMAND,
 // GPUSCALE_MAX_IN_FLIGHT and GPUSCALE_MAX_BODY_BYTES are its settings where those of the pool have none.
 //
+// "gpuscale-agent check" serves nothing: it prints what it sees of the machine and whether it could serve there, with -o
+// json for programs, and exits 0 when it could and 1 when not.
+//
 // It exits 0 when it was told to end, 1 when it cannot listen, and 2, with one line, when its arguments or boot data
 // are missing or not understood.
 package main
@@ -42,12 +45,15 @@ func main() {
 	// The standard library writes there what an engine sends unasked, without bound.
 	log.SetOutput(io.Discard)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	code := run(ctx, os.Args[1:], os.Getenv, os.Stderr)
+	code := run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
 
-func run(ctx context.Context, args []string, getenv func(string) string, stderr io.Writer) int {
+func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	if len(args) > 0 && args[0] == "check" {
+		return check(ctx, args[1:], getenv, stdout, stderr)
+	}
 	say := func(format string, args ...any) {
 		_, _ = fmt.Fprintf(stderr, "gpuscale-agent: "+format+"\n", args...) // There is nowhere else to say it.
 	}
@@ -56,7 +62,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stderr 
 	file := flags.String("boot-file", "", "file with the boot data, in place of GPUSCALE_BOOT")
 	show := flags.Bool("version", false, "print the version")
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
-		say("usage: gpuscale-agent [--boot-file FILE] [--version]")
+		say("usage: gpuscale-agent [--boot-file FILE] [--version], or gpuscale-agent check")
 		return exitUsage
 	}
 	if *show {
@@ -70,6 +76,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stderr 
 	}
 	a, err := agent.New(agent.Config{
 		Boot: boot, Version: version, Runner: agent.ProcessRunner{}, Machine: settings(getenv),
+		Getenv: getenv, Metadata: getenv(agentapi.EnvMetadata),
 		Log: slog.New(slog.NewTextHandler(stderr, nil)).With("claim", boot.ClaimName),
 	})
 	if err != nil {

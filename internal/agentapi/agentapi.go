@@ -35,10 +35,12 @@ const (
 )
 
 // EnvBoot is the environment variable with the base64 of the JSON of Boot, and EnvListen overrides where the agent
-// listens ("host:port"), for hosts that forward a port to the container.
+// listens ("host:port"), for hosts that forward a port to the container. EnvMetadata is the address of the metadata service
+// where it is not the clouds' own ("http://host:port"), for machines that reach it through something else.
 const (
-	EnvBoot   = "GPUSCALE_BOOT"
-	EnvListen = "GPUSCALE_LISTEN"
+	EnvBoot     = "GPUSCALE_BOOT"
+	EnvListen   = "GPUSCALE_LISTEN"
+	EnvMetadata = "GPUSCALE_METADATA_URL"
 )
 
 // Settings of the agent's, in its environment or in DesiredModels.Env, which wins. No engine sees them.
