@@ -162,15 +162,25 @@ func medianOf(t testing.TB, n int, ways ...func() error) []time.Duration {
 	return out
 }
 
+// raceDetector: this test's own side of TLS is then many times slower than a caller's.
+var raceDetector bool
+
+// calm is what the engine itself answers in, at the median, where nothing else keeps the machine from it.
+const calm = 100 * time.Microsecond
+
 // TestTheAgentAddsLittleToARequest compares requests over kept connections, mutual TLS in and plain HTTP out, with the
-// same to the engine itself. The machine may be busy with something else, which adds to both ways and more to the longer
-// one, so the quietest of some short rounds counts.
+// same to the engine itself. What else the machine does adds to both ways and more to the longer one, so the best of some
+// short rounds counts, and only where the engine's own answers show that the machine was free.
 func TestTheAgentAddsLittleToARequest(t *testing.T) {
+	if raceDetector {
+		t.Skip("not with the race detector")
+	}
 	direct, through := twoWays(t)
 	medianOf(t, 200, direct, through) // Connections are made, and code is warm.
-	least := time.Hour
+	least, quiet := time.Hour, false
 	for range 50 {
 		m := medianOf(t, 100, direct, through)
+		quiet = quiet || m[0] < calm
 		if added := m[1] - m[0]; added < least {
 			least = added
 			t.Logf("median: %s directly, %s through the agent, %s more", m[0], m[1], added)
@@ -178,6 +188,9 @@ func TestTheAgentAddsLittleToARequest(t *testing.T) {
 		if least < mostAdded {
 			return
 		}
+	}
+	if !quiet {
+		t.Skipf("the machine is too busy to tell: %s are added at the median", least)
 	}
 	t.Errorf("%s are added at the median, at most %s", least, mostAdded)
 }
