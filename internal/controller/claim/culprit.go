@@ -75,10 +75,20 @@ func (v *visit) restCulprit(ctx context.Context, f v1alpha1.Failure) {
 	}
 }
 
-// strikes reports a failure that can be the model's fault. One that has served was brought down by its machine, and so
-// was a price, or an announced interruption.
+// strikes reports a failure that can be the model's fault. One that has served was brought down by its machine, a price
+// was the host's, and so is a GPU that is missing or another one, on however many machines in a row, and an announced
+// interruption.
 func (v *visit) strikes(f v1alpha1.Failure) bool {
-	return !v.served() && f.Step != "Purchase" && f.Step != "Notice" && f.Reason != v1alpha1.ReasonOverPriced
+	return !v.served() && f.Step != "Purchase" && f.Step != "Notice" && f.Reason != v1alpha1.ReasonOverPriced &&
+		f.Reason != v1alpha1.ReasonGPUMismatch
+}
+
+// reasonOf is the failure's reason for an exit that ends the agent.
+func reasonOf(exit string) string {
+	if exit == agentapi.ExitGPUMismatch || exit == agentapi.ExitNoDriver {
+		return v1alpha1.ReasonGPUMismatch
+	}
+	return v1alpha1.ReasonModelFailed
 }
 
 // suspects are the placements whose model failed, as far as the agent said; where none did, all.

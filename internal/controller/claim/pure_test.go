@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
-	"github.com/munhq/gpuscale/internal/agentapi"
 )
 
 func TestPhaseFollowsConditionsAndNeverGoesBack(t *testing.T) {
@@ -59,30 +58,6 @@ func TestPhaseFollowsConditionsAndNeverGoesBack(t *testing.T) {
 }
 
 // TestCulprits is the whole table of the design: who rests after which exit.
-func TestCulprits(t *testing.T) {
-	want := map[string]v1alpha1.Culprit{
-		agentapi.ExitNoDriver:        v1alpha1.CulpritOffer,
-		agentapi.ExitGPUMismatch:     v1alpha1.CulpritOffer,
-		agentapi.ExitCrashed:         v1alpha1.CulpritOffer,
-		agentapi.ExitTimeout:         v1alpha1.CulpritOffer,
-		agentapi.ExitWarmupFailed:    v1alpha1.CulpritOffer,
-		agentapi.ExitBadArgument:     v1alpha1.CulpritWorkload,
-		agentapi.ExitOutOfMemory:     v1alpha1.CulpritWorkload,
-		agentapi.ExitWeightsDenied:   v1alpha1.CulpritWorkload,
-		agentapi.ExitWeightsNotFound: v1alpha1.CulpritWorkload,
-		agentapi.ExitNoEngine:        v1alpha1.CulpritPool,
-		"AnExitOfALaterAgent":        v1alpha1.CulpritOffer,
-	}
-	for exit, culprit := range want {
-		if got := culpritOf(exit); got != culprit {
-			t.Errorf("%s is blamed on %s, want %s", exit, got, culprit)
-		}
-	}
-	if len(culprits) != len(want)-1 {
-		t.Errorf("%d exits have a culprit, the test knows %d", len(culprits), len(want)-1)
-	}
-}
-
 func TestStrikesNeedTwoMachines(t *testing.T) {
 	s := NewStrikes()
 	for i, tc := range []struct {

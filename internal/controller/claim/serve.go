@@ -34,11 +34,7 @@ func (v *visit) connect(ctx context.Context) (next, error) {
 		v.claim.Status.LastRequestAt = ptr.To(metav1.NewTime(*st.LastRequest))
 	}
 	if st.Failure != nil {
-		reason := v1alpha1.ReasonModelFailed
-		if st.Failure.Exit == agentapi.ExitGPUMismatch || st.Failure.Exit == agentapi.ExitNoDriver {
-			reason = v1alpha1.ReasonGPUMismatch
-		}
-		v.fail(st.Failure.Step, reason, culpritOf(st.Failure.Exit), st.Failure.Exit+": "+st.Failure.Message)
+		v.fail(st.Failure.Step, reasonOf(st.Failure.Exit), culpritOf(st.Failure.Exit), st.Failure.Exit+": "+st.Failure.Message)
 	}
 	return proceed(), nil
 }
