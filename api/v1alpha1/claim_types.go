@@ -189,6 +189,12 @@ type GPUNodeClaimStatus struct {
 	// DemandEndedAt is when the last workload placed here lost its demand.
 	// +optional
 	DemandEndedAt *metav1.MicroTime `json:"demandEndedAt,omitempty"`
+	// Unwanted are the placed models that nothing wants here any more. Each is taken off one cooldown later, if others keep
+	// the instance.
+	// +listType=map
+	// +listMapKey=workload
+	// +optional
+	Unwanted []UnwantedModel `json:"unwanted,omitempty"`
 	// DrainStartedAt is when the end began.
 	// +optional
 	DrainStartedAt *metav1.Time `json:"drainStartedAt,omitempty"`
@@ -202,6 +208,12 @@ type GPUNodeClaimStatus struct {
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// UnwantedModel is a placed model that nothing wants, and since when.
+type UnwantedModel struct {
+	Workload string           `json:"workload"`
+	Since    metav1.MicroTime `json:"since"`
 }
 
 // Rate is what an instance costs from a time on.

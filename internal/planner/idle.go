@@ -24,6 +24,8 @@ type AgentView struct {
 	// InFlight are the requests being served over all models; LastRequest when one last began or ended, zero if never.
 	InFlight    int
 	LastRequest time.Time
+	// Models is the same for each model; one that is missing has no work.
+	Models map[string]ModelView
 }
 
 // IdleInput is what one claim's idleness is judged from. Nothing in it is changed.
@@ -99,10 +101,7 @@ func (in IdleInput) cooldown(ready time.Time) IdleVerdict {
 			since = latest(since, t.Time)
 		}
 	}
-	period := DefaultCooldown
-	if in.Pool != nil {
-		period = in.Pool.Spec.Scaling.CooldownPeriod.Or(DefaultCooldown)
-	}
+	period := in.period()
 	v := IdleVerdict{Since: since, EndsAt: since.Add(period), Reason: v1alpha1.ReasonIdle}
 	v.Idle = !in.Now.Before(v.EndsAt)
 	switch {
@@ -121,29 +120,29 @@ func (in IdleInput) cooldown(ready time.Time) IdleVerdict {
 
 // declared reports whether a pod or a pool still declares one of the claim's models: then requests count as use.
 func (in IdleInput) declared() bool {
-	return slices.ContainsFunc(in.Claim.Spec.Placements, func(p v1alpha1.Placement) bool {
-		return slices.ContainsFunc(in.Workloads, func(w demand.Workload) bool { return w.Key == p.Workload })
-	})
+	return slices.ContainsFunc(in.Claim.Spec.Placements, func(p v1alpha1.Placement) bool { return declares(in.Workloads, p.Workload) })
 }
 
 // Wanted says what standing demand wants a claim for; empty where nothing does. Of the claims that serve a model the
 // first Replicas are wanted: those that serve already before those on their way, then the older ones.
 func Wanted(claim *v1alpha1.GPUNodeClaim, claims []*v1alpha1.GPUNodeClaim, workloads []demand.Workload) string {
 	for _, w := range workloads {
-		if !places(claim, w.Key) || w.Replicas == 0 {
-			continue
-		}
-		before := 0
-		for _, c := range claims {
-			if c.Name != claim.Name && Serves(c) && places(c, w.Key) && precedes(c, claim) < 0 {
-				before++
-			}
-		}
-		if before < w.Replicas {
+		if places(claim, w.Key) && wants(w, claim, claims) {
 			return fmt.Sprintf("%s is wanted %d times", w.Key, w.Replicas)
 		}
 	}
 	return ""
+}
+
+// wants reports whether a claim that serves a workload is one of the first Replicas that do.
+func wants(w demand.Workload, claim *v1alpha1.GPUNodeClaim, claims []*v1alpha1.GPUNodeClaim) bool {
+	before := 0
+	for _, c := range claims {
+		if c.Name != claim.Name && Serves(c) && places(c, w.Key) && precedes(c, claim) < 0 {
+			before++
+		}
+	}
+	return before < w.Replicas
 }
 
 func places(c *v1alpha1.GPUNodeClaim, workload string) bool {

@@ -80,9 +80,12 @@ func (v *visit) keepOldest(ctx context.Context, list []provider.Instance) provid
 		if i == keep {
 			continue
 		}
-		err := v.acct.Driver.DestroyInstance(ctx, in.ID)
-		v.event(corev1.EventTypeWarning, v1alpha1.ReasonDestroying,
-			fmt.Sprintf("a second instance %s carries this claim's token; asked for its end (error: %v)", in.ID, err))
+		what := fmt.Sprintf("a second instance %s carries this claim's token", in.ID)
+		if err := v.acct.Driver.DestroyInstance(ctx, in.ID); err != nil && provider.KindOf(err) != provider.NotFound {
+			v.event(corev1.EventTypeWarning, v1alpha1.ReasonDestroyFailed, what+" and is not ended yet; the sweep tries again: "+err.Error())
+			continue
+		}
+		v.event(corev1.EventTypeWarning, v1alpha1.ReasonDestroying, what+"; asked for its end")
 	}
 	return list[keep]
 }

@@ -117,7 +117,7 @@ func (v *visit) fail(stepName, reason string, culprit v1alpha1.Culprit, message 
 }
 
 // persist writes the status if it changed. The phase is derived here and nowhere else. A conflict with the disruption
-// controller, which owns Idle and demandEndedAt, is resolved by taking its fields. Any other is an error: the copy that
+// controller, which owns Idle, demandEndedAt and unwanted, is resolved by taking its fields. Any other is an error: the copy that
 // this visit began with was old, or another leader has taken over, and what is known here is known from the past.
 func (v *visit) persist(ctx context.Context) error {
 	for range 5 {
@@ -162,7 +162,7 @@ func (v *visit) rebase(ctx context.Context) error {
 			fresh.Name, errors.New("written by another leader, or read from an old cache"))
 	}
 	ours := v.claim.Status.DeepCopy()
-	ours.DemandEndedAt = fresh.Status.DemandEndedAt
+	ours.DemandEndedAt, ours.Unwanted = fresh.Status.DemandEndedAt, fresh.Status.Unwanted
 	if idle := meta.FindStatusCondition(fresh.Status.Conditions, v1alpha1.ConditionIdle); idle != nil {
 		meta.SetStatusCondition(&ours.Conditions, *idle)
 	}
@@ -174,7 +174,7 @@ func (v *visit) rebase(ctx context.Context) error {
 // ourPart is the status without what the disruption controller writes.
 func ourPart(c *v1alpha1.GPUNodeClaim) v1alpha1.GPUNodeClaimStatus {
 	s := c.Status.DeepCopy()
-	s.DemandEndedAt = nil
+	s.DemandEndedAt, s.Unwanted = nil, nil
 	meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionIdle)
 	return *s
 }

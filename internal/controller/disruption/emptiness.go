@@ -2,6 +2,7 @@ package disruption
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/demand"
+	"github.com/munhq/gpuscale/internal/placement"
 	"github.com/munhq/gpuscale/internal/planner"
 )
 
@@ -34,7 +36,7 @@ func (r *Reconciler) emptiness(ctx context.Context, claim *v1alpha1.GPUNodeClaim
 	if !meta.IsStatusConditionTrue(claim.Status.Conditions, v1alpha1.ConditionReady) {
 		return reconcile.Result{}, nil
 	}
-	if err := r.noteDemand(ctx, claim, wanted, in.Now); err != nil {
+	if err := r.noteDemand(ctx, claim, wanted, planner.Unwanted(claim, in.Claims, in.Workloads), in.Now); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	in.Agent = r.ask(ctx, claim)
@@ -45,9 +47,16 @@ func (r *Reconciler) emptiness(ctx context.Context, claim *v1alpha1.GPUNodeClaim
 	if v.Idle {
 		return reconcile.Result{}, r.end(ctx, claim, v.Reason, v.Message)
 	}
+	in.Claim = claim
+	next, err := r.leave(ctx, in)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	wait := agentPoll
-	if left := v.EndsAt.Sub(in.Now); !v.EndsAt.IsZero() && left < wait {
-		wait = left
+	for _, due := range []time.Time{v.EndsAt, next} {
+		if left := due.Sub(in.Now); !due.IsZero() && left < wait {
+			wait = max(left, time.Millisecond)
+		}
 	}
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
@@ -107,25 +116,68 @@ func (r *Reconciler) ask(ctx context.Context, claim *v1alpha1.GPUNodeClaim) plan
 	if err != nil {
 		return planner.AgentView{}
 	}
-	a := planner.AgentView{Known: true, InFlight: s.InFlight}
+	a := planner.AgentView{Known: true, InFlight: s.InFlight, Models: map[string]planner.ModelView{}}
+	for _, m := range s.Models {
+		view := planner.ModelView{InFlight: m.InFlight}
+		if m.LastRequest != nil {
+			view.LastRequest = *m.LastRequest
+		}
+		a.Models[m.Name] = view
+	}
 	if s.LastRequest != nil {
 		a.LastRequest = *s.LastRequest
 	}
 	return a
 }
 
-// noteDemand remembers when the last demand for the claim's models ended, and forgets it when demand is back.
-func (r *Reconciler) noteDemand(ctx context.Context, claim *v1alpha1.GPUNodeClaim, wanted bool, now time.Time) error {
-	if wanted == (claim.Status.DemandEndedAt == nil) {
+// noteDemand remembers when the last demand for the claim's models ended, and for each of several, and forgets it when
+// demand is back.
+func (r *Reconciler) noteDemand(ctx context.Context, claim *v1alpha1.GPUNodeClaim, wanted bool, unwanted []string, now time.Time) error {
+	models := sinceWhen(claim.Status.Unwanted, unwanted, now)
+	if wanted == (claim.Status.DemandEndedAt == nil) && len(models) == len(claim.Status.Unwanted) &&
+		!slices.ContainsFunc(models, func(m v1alpha1.UnwantedModel) bool { return m.Since.Time.Equal(now) }) {
 		return nil
 	}
 	return r.patch(ctx, claim, func(s *v1alpha1.GPUNodeClaimStatus) {
-		s.DemandEndedAt = nil
-		if !wanted {
-			at := metav1.NewMicroTime(now)
+		s.Unwanted = models
+		switch at := metav1.NewMicroTime(now); {
+		case wanted:
+			s.DemandEndedAt = nil
+		case s.DemandEndedAt == nil:
 			s.DemandEndedAt = &at
 		}
 	})
+}
+
+// sinceWhen are the unwanted models of now, those that were unwanted before since then.
+func sinceWhen(before []v1alpha1.UnwantedModel, unwanted []string, now time.Time) (out []v1alpha1.UnwantedModel) {
+	for _, w := range unwanted {
+		u := v1alpha1.UnwantedModel{Workload: w, Since: metav1.NewMicroTime(now)}
+		if i := slices.IndexFunc(before, func(o v1alpha1.UnwantedModel) bool { return o.Workload == w }); i >= 0 {
+			u = before[i]
+		}
+		out = append(out, u)
+	}
+	return out
+}
+
+// leave takes off the models that have had their cooldown where others keep the instance, and says when the next one will
+// have. Their requests under way finish; their room is free for others at once.
+func (r *Reconciler) leave(ctx context.Context, in planner.IdleInput) (time.Time, error) {
+	leaving, next := planner.Leave(in)
+	target := placement.Target{Name: in.Claim.Name, UID: in.Claim.UID, Generation: in.Claim.Generation}
+	for _, l := range leaving {
+		written, err := placement.Applier{Client: r.Client, Reader: r.Reader}.Remove(ctx, target, l.Workload)
+		if err != nil {
+			return next, err
+		}
+		if written == nil {
+			return in.Now, nil // it is not what was judged any more
+		}
+		target.Generation = written.Generation
+		r.Events.Eventf(in.Claim, nil, corev1.EventTypeNormal, l.Reason, "Leave", "model %s is taken off, others stay: %s", l.Workload, l.Message)
+	}
+	return next, nil
 }
 
 // noteIdle keeps the condition Idle: True while a cooldown runs, with its end in the message.
