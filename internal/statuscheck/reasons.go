@@ -37,15 +37,16 @@ func constants(file, comment string) []string {
 		if !ok || block.Tok != token.CONST || !strings.HasPrefix(block.Doc.Text(), comment) {
 			continue
 		}
-		for _, s := range block.Specs {
-			for _, v := range s.(*ast.ValueSpec).Values {
-				text, err := strconv.Unquote(v.(*ast.BasicLit).Value)
+		ast.Inspect(block, func(n ast.Node) bool {
+			if literal, ok := n.(*ast.BasicLit); ok && literal.Kind == token.STRING {
+				text, err := strconv.Unquote(literal.Value)
 				if err != nil {
 					panic(err)
 				}
 				out = append(out, text)
 			}
-		}
+			return true
+		})
 	}
 	if len(out) == 0 {
 		panic(fmt.Sprintf("no constants %q in api/v1alpha1/%s", comment, file))

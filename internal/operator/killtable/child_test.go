@@ -35,6 +35,9 @@ const (
 	secretName = "gpuscale-provider-credentials"
 )
 
+// sweeps are the sweep's intervals in every run.
+var sweeps = sweep.Timing{Period: 200 * time.Millisecond, MinAge: time.Second, MaxOrphans: 5, ListTimeout: 5 * time.Second}
+
 func TestMain(m *testing.M) {
 	if settings := os.Getenv(childEnv); settings != "" {
 		if err := child(settings); err != nil {
@@ -105,7 +108,7 @@ func child(settings string) error {
 		WrapLedger:  func(l claim.Ledger) claim.Ledger { return tracedLedger{l, trap} },
 		WrapWorkers: func(w claim.Workers) claim.Workers { return tracedWorkers{w, trap} },
 		Agent:       bootstrap.Agent{URL: "http://127.0.0.1:1/gpuscale-agent", SHA256: strings.Repeat("0", 64)},
-		Sweep:       sweep.Timing{Period: 200 * time.Millisecond, MinAge: time.Second, MaxOrphans: 5, ListTimeout: 5 * time.Second},
+		Sweep:       sweeps,
 		MetricsAddr: "0", HealthAddr: "0", OrphanAge: 2 * time.Second,
 		Timing: claim.Timing{BootPoll: 40 * time.Millisecond, ReadyPoll: 100 * time.Millisecond, AgentTimeout: 2 * time.Second,
 			Skew: 100 * time.Millisecond, LicenceWait: 3 * time.Second, DestroyRetry: 100 * time.Millisecond},

@@ -330,13 +330,20 @@ func (l *life) audit(ctx context.Context) error {
 	if books.Rented == 0 || books.Rented > most {
 		say("%d instances were rented, at most %d may have been", books.Rented, most)
 	}
-	for _, s := range books.Series {
+	var doubled time.Duration
+	for i, s := range books.Series {
+		if i > 0 && books.Series[i-1].Live > 1 {
+			doubled += s.At.Sub(books.Series[i-1].At)
+		}
 		if s.Live > maxNodes || s.CommittedPerHour > maxPerHour {
 			say("at %s: %d nodes at %s $/h, over the ceilings", s.At.Format(time.StampMicro), s.Live, s.CommittedPerHour)
 		}
 		if s.Live > 1 && !l.run.twice() {
 			say("at %s: %d instances for one demand", s.At.Format(time.StampMicro), s.Live)
 		}
+	}
+	if bound := l.run.habits.doubledFor(); doubled > bound {
+		say("two instances for one demand for %s, a sweep ends the second within %s", doubled, bound)
 	}
 	led, err := ledger.Open(ctx, "sqlite://"+l.orders.Ledger)
 	if err != nil {
@@ -361,10 +368,20 @@ func (l *life) audit(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// twice reports that a second instance cannot be avoided: the provider hides the first for longer than it declares. It is
-// bought under the same token or, where its offer is taken by the hidden one, by the next claim; with a key only the
-// latter can be. The sweep ends what no claim accounts for.
-func (r run) twice() bool { return r.habits.Lag > r.habits.ListLag }
+// twice reports that a second instance cannot be avoided: the provider hides the first for longer than it declares, and
+// what became of its create is unknown. It is bought under the same token or, where its offer is taken by the hidden one,
+// by the next claim; with a key only the latter can be. The sweep ends what no claim accounts for. Where nobody was
+// killed and every create was answered there is no second one, whatever is hidden.
+func (r run) twice() bool {
+	return r.habits.Lag > r.habits.ListLag && (r.killAt != "" || r.scenario.first != "" || r.scenario.spoil != nil)
+}
+
+// doubledFor is how long two instances for one demand may live side by side: until the hidden one is shown, is old enough,
+// was unknown on two lists a list lag apart, and the process that has to notice is there again.
+func (h habits) doubledFor() time.Duration {
+	const slack = 15 * time.Second // a start of the process, and every call, on a busy machine
+	return h.Lag + h.ListLag + sweeps.MinAge + 3*sweeps.Period + slack
+}
 
 func (l *life) dump(ctx context.Context) string {
 	ctx = context.WithoutCancel(ctx)
