@@ -199,7 +199,10 @@ func checkBindings(rt *rapid.T, s Snapshot, plan Plan) {
 			after[b.Claim] = slices.Clone(c.Spec.Placements)
 		}
 		after[b.Claim] = append(after[b.Claim], b.Placement)
-		amount := c.Spec.MaxPrice
+		amount := c.Spec.MaxPrice // and the reservation, which may have fallen since
+		if r, ok := reserve.Find(poolOf(s, c.Spec.Pool), c.Name); ok {
+			amount = money.Min(amount, r.DollarsPerHour)
+		}
 		checkResident(rt, s, b.Placement, poolOf(s, c.Spec.Pool), amount)
 		w := workloadOf(s, b.Placement.Workload)
 		if w.Provider != "" && string(w.Provider) != c.Spec.Providers[0].Name || w.CapacityType != "" && string(w.CapacityType) != c.Spec.Providers[0].CapacityType {
