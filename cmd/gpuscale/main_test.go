@@ -33,6 +33,7 @@ func TestCommandLine(t *testing.T) {
 		"too much":        {[]string{"demo", "now"}, exitUsage, `unknown command "now"`},
 		"no examples":     {[]string{"demo", "--examples", "/nowhere"}, exitFailure, "no example files in /nowhere"},
 		"no kubeconfig":   {[]string{"controller", "--kubeconfig", "/nowhere"}, exitFailure, "/nowhere"},
+		"short lease":     {[]string{"controller", "--worker-lease", "5s"}, exitFailure, "--worker-lease 5s is too short"},
 		"no keys":         {[]string{"gateway", "--keys-file", "/nowhere"}, exitFailure, "/nowhere"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,9 +13,10 @@ import (
 )
 
 // noticed acts on what the provider has announced to the machine. One that goes ends its claim at once: it drains for as
-// long as it has, and what it served is planned again. A hint is passed on and ends nothing.
+// long as it has, and what it served is planned again. A hint is passed on and ends nothing; a word that this controller
+// does not know is none.
 func (v *visit) noticed(n *agentapi.Notice) {
-	if n == nil {
+	if n == nil || !n.Goes() && n.Kind != agentapi.NoticeRebalance {
 		return
 	}
 	message := cmp.Or(n.Message, v.claim.Status.Provider+" announces "+n.Kind)
