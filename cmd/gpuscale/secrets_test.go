@@ -29,7 +29,7 @@ func TestNoErrorRepeatsAPassword(t *testing.T) {
 		"sqlite://" + secret + "?mode=x",
 	} {
 		for _, env := range []map[string]string{nil, {"POSTGRES_URL": address}} {
-			args := []string{"controller", "--kubeconfig", kubeconfig, "--metrics-addr", "0", "--health-addr", "0"}
+			args := []string{"controller", "--kubeconfig", kubeconfig, "--metrics-addr", "0", "--worker-metrics-addr", "0", "--health-addr", "0"}
 			if env == nil {
 				args = append(args, "--ledger", address)
 			}
