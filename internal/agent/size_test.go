@@ -32,7 +32,14 @@ const (
 	mostAdded    = 200 * time.Microsecond
 )
 
-func TestTheProgramIsStaticAndSmall(t *testing.T) {
+// TestAgentFigures measures what the agent takes: the size of its program, its memory, and its part of a request's time.
+func TestAgentFigures(t *testing.T) {
+	t.Run("program", theProgramIsStaticAndSmall)
+	t.Run("memory", memoryStaysSmallWhileItServesStreamsBehindIdleConnections)
+	t.Run("latency", theAgentAddsLittleToARequest)
+}
+
+func theProgramIsStaticAndSmall(t *testing.T) {
 	for _, arch := range []string{"amd64", "arm64"} {
 		file := filepath.Join(t.TempDir(), "agent-"+arch)
 		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", file, "github.com/munhq/gpuscale/cmd/gpuscale-agent")
@@ -71,7 +78,7 @@ func memory(t *testing.T, pid int) (now, peak int) {
 	return now, peak
 }
 
-func TestMemoryStaysSmallWhileItServesStreamsBehindIdleConnections(t *testing.T) {
+func memoryStaysSmallWhileItServesStreamsBehindIdleConnections(t *testing.T) {
 	k, c, _ := newWorld(t).program(plainCommand)
 	k.putEnv(1, map[string]string{"VLLM_SIM_LOAD_TIME": "50ms", "VLLM_SIM_TTFT": "1ms", "VLLM_SIM_TOKENS_PER_SEC": "50"}, model("qwen"))
 	k.untilState("qwen", agentapi.StateReady)
@@ -168,10 +175,10 @@ var raceDetector bool
 // calm is what the engine itself answers in, at the median, where nothing else keeps the machine from it.
 const calm = 100 * time.Microsecond
 
-// TestTheAgentAddsLittleToARequest compares requests over kept connections, mutual TLS in and plain HTTP out, with the
+// theAgentAddsLittleToARequest compares requests over kept connections, mutual TLS in and plain HTTP out, with the
 // same to the engine itself. What else the machine does adds to both ways and more to the longer one, so the best of some
 // short rounds counts, and only where the engine's own answers show that the machine was free.
-func TestTheAgentAddsLittleToARequest(t *testing.T) {
+func theAgentAddsLittleToARequest(t *testing.T) {
 	if raceDetector {
 		t.Skip("not with the race detector")
 	}
