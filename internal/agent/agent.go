@@ -226,7 +226,7 @@ func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 		a.cfg.Telemetry.Run(a.life)
 	})
 	a.watchLease()
-	a.watchNotices()
+	a.watchNotices() //nolint:contextcheck // It asks for as long as the agent lives.
 	var err error // written before ended is closed
 	ended := make(chan struct{})
 	go func() {

@@ -160,7 +160,7 @@ func (c CheckConfig) disk(context.Context) []Finding {
 	if err := syscall.Statfs(there, &fs); err != nil {
 		return one("disk", Note, fmt.Sprintf("%s cannot be looked at: %v", folder, err), "")
 	}
-	free := uint64(fs.Bavail) * uint64(fs.Bsize) / 1e9 //nolint:unconvert,gosec // The types differ between systems; neither is negative.
+	free := uint64(fs.Bavail) * uint64(fs.Bsize) / 1e9 //nolint:unconvert // The types differ between systems.
 	detail := fmt.Sprintf("%d GB free for weights in %s", free, folder)
 	if free < leastDiskGB {
 		return one("disk", Bad, detail, fmt.Sprintf("make room: the smallest models need %d GB", leastDiskGB))
@@ -202,7 +202,7 @@ func (c CheckConfig) metadata(ctx context.Context) []Finding {
 		there      func() bool
 	}{
 		{agentapi.NoticesAWS, "Amazon EC2's", func() bool {
-			code, _, text, err := m.call(ctx, http.MethodPut, awsToken, "X-aws-ec2-metadata-token-ttl-seconds", "60")
+			code, _, text, err := m.call(ctx, http.MethodPut, awsSession, "X-aws-ec2-metadata-token-ttl-seconds", "60")
 			return err == nil && code == http.StatusOK && len(text) > 0
 		}},
 		{agentapi.NoticesGCP, "Google Compute Engine's", func() bool {

@@ -18,7 +18,7 @@ type awsNotices struct {
 }
 
 const (
-	awsToken     = "/latest/api/token"
+	awsSession     = "/latest/api/token"
 	awsAction    = "/latest/meta-data/spot/instance-action"
 	awsRebalance = "/latest/meta-data/events/recommendations/rebalance"
 )
@@ -51,12 +51,12 @@ func (s *awsNotices) ask(ctx context.Context) (*agentapi.Notice, error) {
 func (s *awsNotices) get(ctx context.Context, path string, into any) (bool, error) {
 	for fresh := false; ; fresh = true {
 		if s.token == "" {
-			code, _, text, err := s.call(ctx, http.MethodPut, awsToken, "X-aws-ec2-metadata-token-ttl-seconds", "21600")
+			code, _, text, err := s.call(ctx, http.MethodPut, awsSession, "X-aws-ec2-metadata-token-ttl-seconds", "21600")
 			if err != nil {
 				return false, err
 			}
 			if code != http.StatusOK || len(text) == 0 {
-				return false, unexpected(awsToken, code)
+				return false, unexpected(awsSession, code)
 			}
 			s.token, fresh = string(text), true
 		}

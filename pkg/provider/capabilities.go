@@ -15,13 +15,13 @@ const (
 // SelfEndBy is how an instance ends its own rental, in the words of the boot data.
 type SelfEndBy string
 
+// SelfEndByVastKey: the container has a key to its own instance, CONTAINER_API_KEY. SelfEndByRunPodKey: the pod has a key
+// to itself, RUNPOD_API_KEY. SelfEndByPowerOff: a machine that powers itself off is ended, as the driver asked for when it
+// created it.
 const (
-	// SelfEndByVastKey: the container has a key to its own instance, CONTAINER_API_KEY, at Vast.ai's API.
-	SelfEndByVastKey SelfEndBy = "vast.ai"
-	// SelfEndByRunPodKey: the pod has a key to itself, RUNPOD_API_KEY, at RunPod's API.
+	SelfEndByVastKey   SelfEndBy = "vast.ai"
 	SelfEndByRunPodKey SelfEndBy = "runpod"
-	// SelfEndByPowerOff: a machine that powers itself off is ended, as the driver asked for when it created it.
-	SelfEndByPowerOff SelfEndBy = "power-off"
+	SelfEndByPowerOff  SelfEndBy = "power-off"
 )
 
 // Notices is the metadata service in which an instance reads that it is about to be taken back.
