@@ -227,7 +227,7 @@ func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 	})
 	a.watchLease()
 	a.watchNotices() //nolint:contextcheck // It asks for as long as the agent lives.
-	var err error // written before ended is closed
+	var err error    // written before ended is closed
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -18,7 +18,7 @@ type awsNotices struct {
 }
 
 const (
-	awsSession     = "/latest/api/token"
+	awsSession   = "/latest/api/token"
 	awsAction    = "/latest/meta-data/spot/instance-action"
 	awsRebalance = "/latest/meta-data/events/recommendations/rebalance"
 )
