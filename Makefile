@@ -37,6 +37,10 @@ test: ## Run every test, with the race detector; gets what it needs itself.
 lint: ## Run the linters (built once).
 	@hack/lint.sh
 
+.PHONY: bench
+bench: ## Measure plan, purchases, memory and API calls (10 minutes), and write bench.json.
+	@hack/bench.sh
+
 ##### Run
 
 # ARGS are options of the command: make demo ARGS=--as-written, make up ARGS="--port 9000".

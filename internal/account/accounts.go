@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"k8s.io/utils/clock"
 
@@ -64,9 +65,11 @@ type Accounts struct {
 	options Options
 
 	mu sync.Mutex
-	// byPrint are the open accounts. latest is the one that each source last gave.
+	// byPrint are the open accounts. latest is the one that each source last gave, and given when its credentials were
+	// read for that.
 	byPrint map[string]*Account
 	latest  map[source]*Account
+	given   map[source]time.Time
 }
 
 // source is a Ref that can be a key; the zero SecretRef is the environment.
@@ -77,7 +80,8 @@ type source struct {
 
 // New returns an empty collection, whose accounts all end with life.
 func New(life context.Context, o Options) *Accounts {
-	return &Accounts{life: life, options: o, byPrint: map[string]*Account{}, latest: map[source]*Account{}}
+	return &Accounts{life: life, options: o, byPrint: map[string]*Account{}, latest: map[source]*Account{},
+		given: map[source]time.Time{}}
 }
 
 // For returns the account of the credentials that ref leads to now, opening it the first time. Equal credentials give
@@ -92,6 +96,7 @@ func (a *Accounts) For(ctx context.Context, ref Ref) (*Account, error) {
 		return nil, &UnsupportedError{Provider: ref.Provider,
 			Supported: slices.Sorted(maps.Keys(a.options.Constructors))}
 	}
+	asked := a.options.Clock.Now()
 	creds, err := a.credentials(ctx, ref, c.Env)
 	if err != nil {
 		return nil, err
@@ -109,8 +114,24 @@ func (a *Accounts) For(ctx context.Context, ref Ref) (*Account, error) {
 		acc = newAccount(a.life, ref.Provider, fp, driver, a.options) //nolint:contextcheck // An account outlives the call that made it.
 		a.byPrint[fp] = acc
 	}
-	a.latest[ref.source()] = acc
+	a.latest[ref.source()], a.given[ref.source()] = acc, asked
 	return acc, nil
+}
+
+// recentAge is how long credentials that were read count where Recent is asked: every look at a claim asks for its
+// account, so that a thousand claims would read one Secret some hundred times a second.
+const recentAge = time.Second
+
+// Recent is For, except that credentials which were read at most a second ago are not read again: for callers that ask
+// for many claims. A key that is replaced or taken away is noticed that much later.
+func (a *Accounts) Recent(ctx context.Context, ref Ref) (*Account, error) {
+	a.mu.Lock()
+	acc, at := a.latest[ref.source()], a.given[ref.source()]
+	a.mu.Unlock()
+	if acc != nil && a.options.Clock.Now().Sub(at) <= recentAge {
+		return acc, nil
+	}
+	return a.For(ctx, ref)
 }
 
 // Latest is the account that For last gave for ref, if it is still open: what to end a rental with when its Secret is

@@ -94,7 +94,16 @@ func (e *OtherAccountError) Unwrap() error { return e.Err }
 //
 // The error is an *OtherAccountError or one of For's.
 func (a *Accounts) Holder(ctx context.Context, ref Ref, identity string) (*Account, error) {
-	acc, err := a.For(ctx, ref)
+	return a.holder(ctx, ref, identity, a.For)
+}
+
+// RecentHolder is Holder with credentials that count for as long as with Recent.
+func (a *Accounts) RecentHolder(ctx context.Context, ref Ref, identity string) (*Account, error) {
+	return a.holder(ctx, ref, identity, a.Recent)
+}
+
+func (a *Accounts) holder(ctx context.Context, ref Ref, identity string, now func(context.Context, Ref) (*Account, error)) (*Account, error) {
+	acc, err := now(ctx, ref)
 	if err != nil {
 		if last, ok := a.Latest(ref); ok {
 			acc, err = last, nil

@@ -33,8 +33,12 @@ type Catalogue struct {
 	mu       sync.Mutex
 	searches map[string]*search
 	// gone has the time at which each forgotten offer was found to be gone, until no search is under way that began
-	// before it.
+	// before it; where offers are rented once, until no answer is kept that began before it.
 	gone map[string]time.Time
+	// taken are the offers that somebody is about to rent; always empty where an offer can be rented again.
+	taken map[string]bool
+	// once: see provider.Capabilities.OffersOnce.
+	once bool
 }
 
 // search is one query's answer, or its being fetched.
@@ -55,13 +59,14 @@ type search struct {
 // NewCatalogue returns the empty catalogue of one account. Searches in the background end with life, and every call
 // after that fails.
 func NewCatalogue(life context.Context, driver provider.Provider, c clock.Clock) *Catalogue {
+	caps := driver.Capabilities()
 	return &Catalogue{
-		life: life, driver: driver, clock: c, lane: newLane(c, driver.Capabilities().SearchInterval),
-		searches: map[string]*search{}, gone: map[string]time.Time{},
+		life: life, driver: driver, clock: c, lane: newLane(c, caps.SearchInterval), once: caps.OffersOnce,
+		searches: map[string]*search{}, gone: map[string]time.Time{}, taken: map[string]bool{},
 	}
 }
 
-// Offers returns the whole answer to q, at most maxAge old; 0 means DefaultMaxAge, and an age below the provider's
+// Offers returns the whole answer to q but for what is taken or forgotten, at most maxAge old; 0 means DefaultMaxAge, and an age below the provider's
 // search interval counts as that interval. Callers that ask the same at once share one search. The slice is the
 // caller's; what its elements point to is shared and must not be changed.
 //
@@ -72,19 +77,62 @@ func (c *Catalogue) Offers(ctx context.Context, q provider.OfferQuery, maxAge ti
 	s := c.find(normal(q), maxAge)
 	select {
 	case <-s.done:
-		return slices.Clone(s.offers), s.err
+		return c.left(s), s.err
 	case <-ctx.Done():
 		return nil, givenUp(c.driver.Name(), "search", ctx.Err())
 	}
 }
 
-// Forget says that an offer cannot be had any more (OfferGone) or was just rented: no list that is here already answers
-// another call if it holds that offer. The next call searches again, at the provider's pace, so an offer whose ID can be
-// rented several times is soon back and one that is gone is not. Only callers that wait for a search already under way
-// may still be shown it.
+// left are the offers of a finished search that can still be had.
+func (c *Catalogue) left(s *search) []provider.Offer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.taken)+len(c.gone) == 0 || !c.once {
+		return slices.Clone(s.offers)
+	}
+	out := make([]provider.Offer, 0, len(s.offers))
+	for _, o := range s.offers {
+		if at, gone := c.gone[o.ID]; !c.taken[o.ID] && (!gone || s.began.After(at)) {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// Take keeps an offer for the caller, who is about to rent it, and reports whether it could be had: where an offer is
+// rented once, callers who choose from the same answer at once would all ask for the cheapest, and all but one be
+// refused. Nobody else is given it until Release. Where an offer can be rented again it is always true and keeps nothing.
+func (c *Catalogue) Take(offerID string) bool {
+	if !c.once {
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, gone := c.gone[offerID]; gone || c.taken[offerID] {
+		return false
+	}
+	c.taken[offerID] = true
+	return true
+}
+
+// Release ends what Take began. An offer that was not forgotten meanwhile is there for all again.
+func (c *Catalogue) Release(offerID string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.taken, offerID)
+}
+
+// Forget says that an offer cannot be had any more (OfferGone) or was just rented: no list that is here already shows it
+// again. Where an offer is rented once, the list stays good for the others. Elsewhere it answers no other call: the next
+// one searches again, at the provider's pace, so an offer whose ID can be rented several times is soon back and one that
+// is gone is not; only callers that wait for a search already under way may still be shown it.
 func (c *Catalogue) Forget(offerID string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.once {
+		c.gone[offerID] = c.clock.Now()
+		return
+	}
 	underWay := false
 	for _, s := range c.searches {
 		if !s.finished {
@@ -165,19 +213,21 @@ func (c *Catalogue) finish(s *search) {
 		s.hold.note(s.err, s.ended)
 	}
 	for id, at := range c.gone {
-		if !s.began.After(at) && has(s.offers, id) {
+		shown := has(s.offers, id)
+		if !c.once && !s.began.After(at) && shown {
 			s.outdated = true
 		}
-		if !c.beganBefore(at) {
+		if !c.beganBefore(at) || c.once && s.began.After(at) && shown { // or it is there again
 			delete(c.gone, id)
 		}
 	}
 }
 
-// beganBefore reports whether a search is under way that may have been answered before at.
+// beganBefore reports whether a search is under way that may have been answered before at, or, where offers are rented
+// once, whether such an answer is kept.
 func (c *Catalogue) beganBefore(at time.Time) bool {
 	for _, s := range c.searches {
-		if !s.finished && !s.began.IsZero() && !s.began.After(at) {
+		if (!s.finished || c.once) && !s.began.IsZero() && !s.began.After(at) {
 			return true
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -236,6 +237,77 @@ func TestForgetWhileASearchIsUnderWay(t *testing.T) {
 		before := f.count()
 		if got := mustOffers(t, c, spotQuery, 0); len(got) != 2 || f.count() != before {
 			t.Errorf("an offer that is listed anew is still forgotten: %v", got)
+		}
+	})
+}
+
+func ids(list []provider.Offer) string {
+	var out []string
+	for _, o := range list {
+		out = append(out, o.ID)
+	}
+	return strings.Join(out, " ")
+}
+
+// Of offers that are rented once, each goes to one caller, and the list stays good for the others.
+func TestOffersThatAreRentedOnce(t *testing.T) {
+	f := aDriver()
+	f.caps.OffersOnce = true
+	inCatalogue(t, f, func(t *testing.T, c *Catalogue) {
+		mustOffers(t, c, spotQuery, 0)
+		if !c.Take("a") || c.Take("a") {
+			t.Fatal("an offer goes to one")
+		}
+		if got := ids(mustOffers(t, c, spotQuery, 0)); got != "b" {
+			t.Errorf("one is taken: %s", got)
+		}
+		c.Release("a")
+		if got := ids(mustOffers(t, c, spotQuery, 0)); got != "a b" {
+			t.Errorf("given back: %s", got)
+		}
+		time.Sleep(time.Millisecond)
+		c.Take("a")
+		c.Forget("a")
+		c.Release("a")
+		if got := ids(mustOffers(t, c, spotQuery, 0)); got != "b" || c.Take("a") || f.count() != 1 {
+			t.Errorf("one was rented: %s after %d calls", got, f.count())
+		}
+		f.set(func(f *fakeDriver) {
+			f.search = func(provider.OfferQuery) ([]provider.Offer, error) {
+				return []provider.Offer{{ID: "b"}, {ID: "c"}}, nil
+			}
+		})
+		time.Sleep(time.Minute)
+		if got := ids(mustOffers(t, c, spotQuery, 0)); got != "b c" || len(c.gone) != 0 {
+			t.Errorf("%s, still remembered: %v", got, c.gone)
+		}
+	})
+}
+
+// An offer that a later search shows again can be had again, whatever else is kept.
+func TestAnOfferThatIsThereAgain(t *testing.T) {
+	f := aDriver()
+	f.caps.OffersOnce = true
+	inCatalogue(t, f, func(t *testing.T, c *Catalogue) {
+		mustOffers(t, c, provider.OfferQuery{CapacityType: provider.OnDemand}, 0)
+		c.Forget("a")
+		time.Sleep(time.Second)
+		if got := ids(mustOffers(t, c, spotQuery, 0)); got != "a b" || !c.Take("a") {
+			t.Errorf("%s, and cannot be taken", got)
+		}
+	})
+}
+
+// Elsewhere nothing is kept for anybody.
+func TestOffersThatAreRentedOften(t *testing.T) {
+	f := aDriver()
+	inCatalogue(t, f, func(t *testing.T, c *Catalogue) {
+		mustOffers(t, c, spotQuery, 0)
+		if !c.Take("a") || !c.Take("a") {
+			t.Error("it cannot be rented twice")
+		}
+		if got := ids(mustOffers(t, c, spotQuery, 0)); got != "a b" {
+			t.Errorf("%s", got)
 		}
 	})
 }

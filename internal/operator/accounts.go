@@ -41,6 +41,14 @@ func newAccounts(ctx context.Context, reader client.Reader, cfg Config, id ident
 	})
 }
 
+// recentAccounts gives claims accounts whose credentials were read a moment ago.
+type recentAccounts struct{ *account.Accounts }
+
+// For is Accounts.Recent.
+func (r recentAccounts) For(ctx context.Context, ref account.Ref) (*account.Account, error) {
+	return r.Recent(ctx, ref)
+}
+
 // secretReader reads Secrets one by one, past the cache.
 type secretReader struct{ client.Reader }
 

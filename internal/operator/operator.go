@@ -191,12 +191,12 @@ func newManager(cfg Config) (manager.Manager, error) {
 
 func ptrTo[T any](v T) *T { return &v }
 
-// paced lets a few hundred pods be told at once where nobody has said how fast to ask: the default of 20 requests a second
-// would hold purchases up behind them. The API server protects itself.
+// paced leaves the pace to the API server, which protects itself by priority and fairness, where nobody has said how fast
+// to ask: any limit here has the purchases of a herd wait in line behind what its pods and events are told.
 func paced(c *rest.Config) *rest.Config {
 	c = rest.CopyConfig(c)
 	if c.QPS == 0 && c.RateLimiter == nil {
-		c.QPS, c.Burst = 100, 200
+		c.QPS = -1
 	}
 	return c
 }
@@ -253,7 +253,7 @@ func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Ide
 			Events: recorder, Clock: cfg.Clock, Demand: demandOpts, Replan: provisioning.DefaultReplan,
 			SearchTimeout: provisioning.DefaultSearchTimeout, OrphanAge: cmp.Or(cfg.OrphanAge, reserve.OrphanAge),
 			History: led, Recall: recall},
-		&claim.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: accounts,
+		&claim.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: recentAccounts{accounts},
 			Workers: wrapped[claim.Workers](cfg.WrapWorkers, workers), Ledger: wrapped[claim.Ledger](cfg.WrapLedger, led),
 			Rests: rests, Strikes: strikes, Memory: led, Recall: recall,
 			Boot: bootMaker{id, cfg.Clock, cfg.Agent, agentfile.New(nil, cfg.Clock), cfg.WorkerLease, cfg.BaseURLs}, Lease: cfg.WorkerLease,

@@ -59,6 +59,8 @@ type Capabilities struct {
 	MinPollInterval time.Duration
 	// SearchInterval is the shortest pause between two searches of the same account.
 	SearchInterval time.Duration
+	// OffersOnce: an offer's ID can be rented once. What remains of its machine is another offer, with an ID of its own.
+	OffersOnce bool
 	// BootDataLimit is the most bytes of command, or of VM start-up document, that one instance takes.
 	BootDataLimit int
 	// IdempotentCreate: a second create with the same tag returns the first one's instance.

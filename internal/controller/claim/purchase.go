@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -82,6 +83,7 @@ func (v *visit) buy(ctx context.Context, token string, number int32) (next, erro
 	if n.stop || v.claim.Status.Failure != nil {
 		return n, nil
 	}
+	defer pick.acct.Catalogue.Release(pick.offer.ID)
 	boot, err := v.Boot.Boot(ctx, v.claim, pick.offer, pick.acct.Driver.Capabilities())
 	if wrong := (*agentfile.WrongError)(nil); errors.As(err, &wrong) {
 		v.fail("Boot", v1alpha1.ReasonAgentUnavailable, v1alpha1.CulpritPool, err.Error())
@@ -166,12 +168,11 @@ type choice struct {
 	accountID string
 }
 
-// shop picks the cheapest fresh offer inside the licence over all entries. A provider that cannot answer now is waited
-// for only when no other has an offer.
+// shop takes the cheapest fresh offer inside the licence over all entries, which the caller releases. A provider that
+// cannot answer now is waited for only when no other has an offer.
 func (v *visit) shop(ctx context.Context, ceiling money.Dollars) (choice, next) {
 	var (
-		best    choice
-		found   bool
+		fit     []choice
 		why     offers.Explanation
 		trouble error
 	)
@@ -182,22 +183,28 @@ func (v *visit) shop(ctx context.Context, ceiling money.Dollars) (choice, next) 
 			continue
 		}
 		why = why.Merge(e)
-		if len(kept) > 0 && (!found || offers.Compare(kept[0], best.offer) < 0) {
-			best, found = choice{offer: kept[0], entry: entry, acct: acct}, true
+		for _, o := range kept {
+			fit = append(fit, choice{offer: o, entry: entry, acct: acct})
+		}
+	}
+	slices.SortStableFunc(fit, func(a, b choice) int { return offers.Compare(a.offer, b.offer) })
+	for _, c := range fit {
+		if c.acct.Catalogue.Take(c.offer.ID) {
+			return c, proceed()
 		}
 	}
 	switch {
-	case found:
-		return best, proceed()
+	case len(fit) > 0: // other claims are renting them now, and may yet be refused
+		return choice{}, waitFor(v.Timing.BootPoll / 10)
 	case trouble != nil:
 		v.set(v1alpha1.ConditionInstanceCreated, metav1.ConditionFalse, v1alpha1.ReasonProviderUnavailable, trouble.Error())
 		n := v.waitOrGiveUp(v1alpha1.ReasonProviderUnavailable, trouble.Error())
 		n.after = max(n.after, offersWait(trouble))
-		return best, n
+		return choice{}, n
 	}
 	v.fail("Purchase", v1alpha1.ReasonNoOfferInReservation, v1alpha1.CulpritNone,
 		fmt.Sprintf("nothing within %s $/h now: %s", ceiling, why))
-	return best, proceed()
+	return choice{}, proceed()
 }
 
 // waitOrGiveUp bounds how long a claim holds its reservation for what it needs from others before it buys.

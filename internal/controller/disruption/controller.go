@@ -11,9 +11,12 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
@@ -38,17 +41,37 @@ type Reconciler struct {
 	Demand demand.Options
 	// AgentTimeout bounds one call to an agent.
 	AgentTimeout time.Duration
+
+	shared shared
 }
 
-// SetupWithManager registers the controller: a change of demand anywhere looks at every claim again.
+// SetupWithManager registers the controller: a change of demand anywhere looks at every claim again. What changes no
+// demand, as the pods of everyone else and what pods and pools are told, does not: with a thousand claims each such look
+// is a thousand.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	all := handler.EnqueueRequestsFromMapFunc(r.everyClaim)
 	return ctrl.NewControllerManagedBy(mgr).Named("disruption").
 		For(&v1alpha1.GPUNodeClaim{}).
-		Watches(&corev1.Pod{}, all).
-		Watches(&v1alpha1.GPUNodePool{}, all).
+		Watches(&corev1.Pod{}, all, builder.WithPredicates(r.demandChanges())).
+		Watches(&v1alpha1.GPUNodePool{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 8}).
 		Complete(r)
+}
+
+func (r *Reconciler) demandChanges() predicate.Predicate {
+	asks := func(o client.Object) bool {
+		pod, ok := o.(*corev1.Pod)
+		return ok && demand.MayAsk(pod, r.Demand)
+	}
+	return predicate.Funcs{
+		CreateFunc: func(e event.CreateEvent) bool { return asks(e.Object) },
+		DeleteFunc: func(e event.DeleteEvent) bool { return asks(e.Object) },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, ok := e.ObjectOld.(*corev1.Pod)
+			after, also := e.ObjectNew.(*corev1.Pod)
+			return ok && also && demand.ChangesDemand(before, after, r.Demand)
+		},
+	}
 }
 
 func (r *Reconciler) everyClaim(ctx context.Context, _ client.Object) []reconcile.Request {

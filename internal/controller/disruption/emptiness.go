@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -14,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
-	"github.com/munhq/gpuscale/internal/demand"
 	"github.com/munhq/gpuscale/internal/placement"
 	"github.com/munhq/gpuscale/internal/planner"
 )
@@ -25,15 +23,19 @@ const agentPoll = 5 * time.Second
 // emptiness ends a claim whose models nobody has asked for since the cooldown. The agent's own, fresh account decides;
 // an agent that does not answer is not idle.
 func (r *Reconciler) emptiness(ctx context.Context, claim *v1alpha1.GPUNodeClaim) (reconcile.Result, error) {
-	in, err := r.situation(ctx, claim)
+	ready := meta.IsStatusConditionTrue(claim.Status.Conditions, v1alpha1.ConditionReady)
+	if !ready && claim.Status.Attempt != nil {
+		return reconcile.Result{}, nil // it is carried to Ready first
+	}
+	in, err := r.situation(ctx, claim, viewAge)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	wanted := planner.Wanted(claim, in.Claims, in.Workloads) != ""
 	if claim.Status.Attempt == nil && !wanted {
-		return reconcile.Result{}, r.end(ctx, claim, v1alpha1.ReasonDemandEnded, "its demand ended before anything was bought")
+		return r.endUnbought(ctx, claim)
 	}
-	if !meta.IsStatusConditionTrue(claim.Status.Conditions, v1alpha1.ConditionReady) {
+	if !ready {
 		return reconcile.Result{}, nil
 	}
 	if err := r.noteDemand(ctx, claim, wanted, planner.Unwanted(claim, in.Claims, in.Workloads), in.Now); err != nil {
@@ -41,6 +43,14 @@ func (r *Reconciler) emptiness(ctx context.Context, claim *v1alpha1.GPUNodeClaim
 	}
 	in.Agent = r.ask(ctx, claim)
 	v := planner.Idle(in)
+	if leaving, _ := planner.Leave(in); v.Idle || len(leaving) > 0 { // Nothing ends on an older view of demand than there is.
+		agent := in.Agent
+		if in, err = r.situation(ctx, claim, 0); err != nil {
+			return reconcile.Result{}, err
+		}
+		in.Agent = agent
+		v = planner.Idle(in)
+	}
 	if err := r.noteIdle(ctx, claim, v); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -61,51 +71,33 @@ func (r *Reconciler) emptiness(ctx context.Context, claim *v1alpha1.GPUNodeClaim
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
 
-// situation is everything but the agent's word that the judgement is made from.
-func (r *Reconciler) situation(ctx context.Context, claim *v1alpha1.GPUNodeClaim) (planner.IdleInput, error) {
+// endUnbought ends a claim whose demand is over before anything was asked for, if that is still so.
+func (r *Reconciler) endUnbought(ctx context.Context, claim *v1alpha1.GPUNodeClaim) (reconcile.Result, error) {
+	in, err := r.situation(ctx, claim, 0)
+	if err != nil || planner.Wanted(claim, in.Claims, in.Workloads) != "" {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{}, r.end(ctx, claim, v1alpha1.ReasonDemandEnded, "its demand ended before anything was bought")
+}
+
+// situation is everything but the agent's word that the judgement is made from, with claims and demand as they were at
+// most maxAge ago.
+func (r *Reconciler) situation(ctx context.Context, claim *v1alpha1.GPUNodeClaim, maxAge time.Duration) (planner.IdleInput, error) {
 	in := planner.IdleInput{Now: r.Clock.Now(), Claim: claim}
-	var claims v1alpha1.GPUNodeClaimList
-	if err := r.Client.List(ctx, &claims); err != nil {
+	v, err := r.view(ctx, maxAge)
+	if err != nil {
 		return in, err
 	}
-	for i := range claims.Items {
-		in.Claims = append(in.Claims, &claims.Items[i])
-	}
+	in.Claims, in.Workloads = v.claims, v.workloads
 	pool := &v1alpha1.GPUNodePool{}
-	err := r.Client.Get(ctx, client.ObjectKey{Name: claim.Spec.Pool}, pool)
+	err = r.Client.Get(ctx, client.ObjectKey{Name: claim.Spec.Pool}, pool)
 	switch {
 	case err == nil:
 		in.Pool = pool
 	case !apierrors.IsNotFound(err):
 		return in, err
 	}
-	in.Workloads, err = r.workloads(ctx)
-	return in, err
-}
-
-// workloads is demand as it is now.
-func (r *Reconciler) workloads(ctx context.Context) ([]demand.Workload, error) {
-	var (
-		pods  corev1.PodList
-		sets  appsv1.ReplicaSetList
-		pools v1alpha1.GPUNodePoolList
-	)
-	for _, list := range []client.ObjectList{&pods, &sets, &pools} {
-		if err := r.Client.List(ctx, list); err != nil {
-			return nil, err
-		}
-	}
-	in := demand.Input{Options: r.Demand}
-	for i := range pods.Items {
-		in.Pods = append(in.Pods, &pods.Items[i])
-	}
-	for i := range sets.Items {
-		in.ReplicaSets = append(in.ReplicaSets, &sets.Items[i])
-	}
-	for i := range pools.Items {
-		in.Pools = append(in.Pools, &pools.Items[i])
-	}
-	return demand.Workloads(in).Workloads, nil
+	return in, nil
 }
 
 // ask is the agent's fresh account.

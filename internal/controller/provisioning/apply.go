@@ -2,6 +2,8 @@ package provisioning
 
 import (
 	"context"
+	"errors"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -38,13 +40,30 @@ func (r *Reconciler) apply(ctx context.Context, plan planner.Plan) (bool, error)
 			continue
 		}
 		applied = true
-		for _, p := range purchases {
-			if err := r.createClaim(ctx, p); err != nil {
-				return applied, err
-			}
+		if err := r.createClaims(ctx, purchases); err != nil {
+			return applied, err
 		}
 	}
 	return applied, nil
+}
+
+// makers is how many claims are made at once, so that the last of a herd is not bought as many round trips later.
+const makers = 16
+
+// createClaims makes what was reserved. One that fails keeps none of the others: their reservations are made.
+func (r *Reconciler) createClaims(ctx context.Context, purchases []planner.Purchase) error {
+	errs := make([]error, len(purchases))
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, makers)
+	for i, p := range purchases {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			errs[i] = r.createClaim(ctx, p)
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // place writes the plan's bindings and remembers what the cache has to show before anything is planned again.

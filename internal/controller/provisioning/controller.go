@@ -16,7 +16,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
@@ -81,13 +80,10 @@ var everything = reconcile.Request{NamespacedName: types.NamespacedName{Name: "e
 
 // SetupWithManager registers the controller: any pod that may ask, any pool and any claim leads to the same request.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-		return []reconcile.Request{everything}
-	})
 	return ctrl.NewControllerManagedBy(mgr).Named("provisioning").
-		Watches(&corev1.Pod{}, all, podsThatMayAsk(r.Demand)).
-		Watches(&v1alpha1.GPUNodePool{}, all).
-		Watches(&v1alpha1.GPUNodeClaim{}, all).
+		Watches(&corev1.Pod{}, soon(0), podsThatAsk(r.Demand)).
+		Watches(&v1alpha1.GPUNodePool{}, soon(gather)).
+		Watches(&v1alpha1.GPUNodeClaim{}, soon(gather)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
 		Complete(r)
 }
@@ -104,12 +100,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if changed, err := r.tidy(ctx, w); err != nil || changed {
 		return reconcile.Result{RequeueAfter: time.Millisecond}, client.IgnoreNotFound(err)
 	}
+	looked := r.Clock.Now()
 	wait, plan, err := r.plan(ctx, w)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	if err := r.tell(ctx, w, plan); err != nil {
 		return reconcile.Result{}, err
+	}
+	if wait > 0 { // A window does not stay open for longer because many pods had to be told of it.
+		wait = max(wait-r.Clock.Since(looked), time.Millisecond)
 	}
 	if due, ok := w.orphanDue(r.Clock.Now(), r.OrphanAge); ok && (wait == 0 || due < wait) {
 		wait = due

@@ -9,10 +9,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/account"
@@ -29,14 +27,6 @@ type world struct {
 	claims []*v1alpha1.GPUNodeClaim
 	pods   []*corev1.Pod
 	demand demand.Result
-}
-
-// podsThatMayAsk leaves out the pods of everyone else, which are most of them.
-func podsThatMayAsk(o demand.Options) builder.WatchesOption {
-	return builder.WithPredicates(predicate.NewPredicateFuncs(func(obj client.Object) bool {
-		pod, ok := obj.(*corev1.Pod)
-		return ok && demand.MayAsk(pod, o)
-	}))
 }
 
 func (r *Reconciler) observe(ctx context.Context) (*world, error) {

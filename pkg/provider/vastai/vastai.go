@@ -158,6 +158,7 @@ func (p *Provider) Capabilities() provider.Capabilities {
 		CreateTimeout:      60 * time.Second,
 		MinPollInterval:    2 * time.Second,
 		SearchInterval:     searchInterval,
+		OffersOnce:         true,
 		BootDataLimit:      commandLimit,
 		IdempotentCreate:   false,
 		SelfEnd:            provider.SelfEndFull,

@@ -1,0 +1,46 @@
+package account
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestRecentReadsOnceAMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		life, end := context.WithCancel(t.Context())
+		w := &world{secrets: map[string]map[string][]byte{"ns/a": secret("VASTAI_API_KEY", "one")}}
+		a := New(life, w.options())
+		recent := func() *Account {
+			acc, err := a.Recent(t.Context(), vast("a"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return acc
+		}
+		first := recent()
+		w.secrets["ns/a"] = secret("VASTAI_API_KEY", "two")
+		if recent() != first {
+			t.Error("the Secret was read again within the moment")
+		}
+		time.Sleep(recentAge + 1)
+		second := recent()
+		if second == first {
+			t.Error("a replaced key is not noticed after the moment")
+		}
+		w.secrets["ns/a"] = secret("VASTAI_API_KEY", "one")
+		if mustFor(t, a, vast("a")) != first || recent() != first {
+			t.Error("what somebody else has read is not taken over")
+		}
+		delete(w.secrets, "ns/a")
+		time.Sleep(recentAge + 1)
+		if acc, err := a.Recent(t.Context(), vast("a")); err == nil {
+			t.Errorf("an old account in place of an error: %v", acc.Fingerprint)
+		}
+		a.Close(first)
+		a.Close(second)
+		end()
+		synctest.Wait()
+	})
+}

@@ -1,0 +1,34 @@
+package bench
+
+// Groups are all that is measured, in the order in which it is.
+func Groups() []Group { return groups }
+
+var groups = []Group{
+	{Name: "plan", Package: "./internal/planner", Test: "TestPlanFigures", Figures: []Spec{
+		{Name: "plan.time", Unit: "ms", Most: 500},
+		{Name: "plan.allocated", Unit: "MB", Most: 200},
+		{Name: "plan.growth", Unit: "×", Most: 1.5},
+	}},
+	{Name: "create", Package: "./internal/operator/scale", Test: "TestCreateFigures", Figures: []Spec{
+		{Name: "create.single.p50", Unit: "ms", Most: 150},
+		{Name: "create.single.p99", Unit: "ms", Most: 1000},
+		{Name: "create.herd.first", Unit: "ms", Most: 1000},
+		{Name: "create.herd.p50", Unit: "ms"},
+		{Name: "create.herd.p99", Unit: "ms"},
+		{Name: "create.herd.refused", Unit: "creates", Most: 10},
+	}},
+	{Name: "steady", Package: "./internal/operator/scale", Test: "TestSteadyFigures", Figures: []Spec{
+		{Name: "memory.100", Unit: "MB"},
+		{Name: "memory.1000", Unit: "MB", Most: 150},
+		{Name: "memory.claim", Unit: "kB"},
+		{Name: "memory.peak", Unit: "MB"},
+		{Name: "calls.ready.100", Unit: "calls"},
+		{Name: "calls.ready.1000", Unit: "calls"},
+		{Name: "calls.ready.growth", Unit: "×", Most: 1.5},
+		{Name: "calls.gone.100", Unit: "calls"},
+		{Name: "calls.gone.1000", Unit: "calls"},
+		{Name: "calls.gone.growth", Unit: "×", Most: 1.5},
+		{Name: "calls.kept.1000", Unit: "calls/s"},
+		{Name: "cpu.kept.1000", Unit: "cores"},
+	}},
+}

@@ -1,0 +1,85 @@
+package disruption
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/munhq/gpuscale/api/v1alpha1"
+	"github.com/munhq/gpuscale/internal/demand"
+)
+
+// viewAge is how old claims and demand may be for all that ends nothing. To read and merge them takes as long as there
+// are pods and claims, and every claim is looked at every few seconds: each for itself, a thousand claims would keep
+// several cores busy.
+const viewAge = time.Second
+
+// view is all claims and demand at one moment. Nothing in it is changed by those who share it.
+type view struct {
+	at        time.Time
+	claims    []*v1alpha1.GPUNodeClaim
+	workloads []demand.Workload
+}
+
+// shared is the latest view; one is made at a time.
+type shared struct {
+	mu   sync.Mutex
+	last view
+}
+
+// view is claims and demand as the cache showed them at most maxAge ago; with 0, as it shows them now.
+func (r *Reconciler) view(ctx context.Context, maxAge time.Duration) (view, error) {
+	r.shared.mu.Lock()
+	defer r.shared.mu.Unlock()
+	now := r.Clock.Now()
+	if v := r.shared.last; maxAge > 0 && !v.at.IsZero() && now.Sub(v.at) <= maxAge {
+		return v, nil
+	}
+	v, err := r.look(ctx, now)
+	if err == nil {
+		r.shared.last = v
+	}
+	return v, err
+}
+
+func (r *Reconciler) look(ctx context.Context, now time.Time) (view, error) {
+	var claims v1alpha1.GPUNodeClaimList
+	if err := r.Client.List(ctx, &claims); err != nil {
+		return view{}, err
+	}
+	v := view{at: now}
+	for i := range claims.Items {
+		v.claims = append(v.claims, &claims.Items[i])
+	}
+	var err error
+	v.workloads, err = r.workloads(ctx)
+	return v, err
+}
+
+// workloads is demand as it is now.
+func (r *Reconciler) workloads(ctx context.Context) ([]demand.Workload, error) {
+	var (
+		pods  corev1.PodList
+		sets  appsv1.ReplicaSetList
+		pools v1alpha1.GPUNodePoolList
+	)
+	for _, err := range []error{r.Client.List(ctx, &pods), r.Client.List(ctx, &sets), r.Client.List(ctx, &pools)} {
+		if err != nil {
+			return nil, err
+		}
+	}
+	in := demand.Input{Options: r.Demand}
+	for i := range pods.Items {
+		in.Pods = append(in.Pods, &pods.Items[i])
+	}
+	for i := range sets.Items {
+		in.ReplicaSets = append(in.ReplicaSets, &sets.Items[i])
+	}
+	for i := range pools.Items {
+		in.Pools = append(in.Pools, &pools.Items[i])
+	}
+	return demand.Workloads(in).Workloads, nil
+}
