@@ -9,6 +9,7 @@ package claim
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -107,6 +108,8 @@ type Reconciler struct {
 	Lease time.Duration
 
 	books books
+	// editing is held while a pool's reservations are changed.
+	editing sync.Mutex
 }
 
 // longestPause bounds the wait after an error, so that every worker is called well within the shortest lease.

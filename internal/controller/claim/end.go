@@ -257,8 +257,11 @@ func (v *visit) closeBooks(ctx context.Context) error {
 	return v.Ledger.Abandon(ctx, Token(v.Installation, v.claim.UID, v.claim.Status.Attempts+1))
 }
 
-// editPool changes the pool's reservations under its resourceVersion. A pool that no longer exists has none.
+// editPool changes the pool's reservations under its resourceVersion. A pool that no longer exists has none. One claim
+// does so at a time: of many that read the same version all but one would be refused, and begin their visit again.
 func (v *visit) editPool(ctx context.Context, edit func(*v1alpha1.GPUNodePool) bool) error {
+	v.editing.Lock()
+	defer v.editing.Unlock()
 	pool := &v1alpha1.GPUNodePool{}
 	if err := v.Reader.Get(ctx, client.ObjectKey{Name: v.claim.Spec.Pool}, pool); err != nil {
 		return client.IgnoreNotFound(err)

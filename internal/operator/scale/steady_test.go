@@ -65,6 +65,7 @@ func (w *world) level(claims int, rest time.Duration) level {
 	after := w.look()
 	done()
 	w.profile(fmt.Sprintf("steady-%d.heap", claims), "/debug/pprof/heap?gc=1")()
+	w.t.Logf("calls while they serve, in %s, per claim:\n%s", time.Since(since).Round(time.Second), after.list(before, claims))
 	l.kept = float64(after.calls(before)) / rest.Seconds()
 	l.cores = (after.CPU - before.CPU).Seconds() / time.Since(since).Seconds()
 
