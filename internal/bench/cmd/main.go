@@ -79,7 +79,7 @@ func choose(names []string) ([]bench.Group, error) {
 }
 
 func measure(g bench.Group, values string) error {
-	//nolint:gosec,noctx // Both are from the list of groups; it runs until it is done, or is interrupted with this process.
+	//nolint:noctx // Both are from the list of groups; it runs until it is done, or is interrupted with this process.
 	cmd := exec.Command("go", "test", g.Package, "-run", "^"+g.Test+"$", "-count=1", "-timeout=20m", "-v")
 	cmd.Env = append(os.Environ(), bench.Env+"="+values)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
