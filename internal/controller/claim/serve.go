@@ -30,8 +30,8 @@ func (v *visit) connect(ctx context.Context) (next, error) {
 	v.noticed(st.Notice)
 	v.set(v1alpha1.ConditionAgentConnected, metav1.ConditionTrue, v1alpha1.ReasonAgentConnected, gpusFound(st))
 	v.reach("AgentConnected", gpusFound(st))
-	if st.LastRequest != nil {
-		v.claim.Status.LastRequestAt = ptr.To(metav1.NewTime(*st.LastRequest))
+	if st.LastRequest != nil { // in whole seconds, as it is stored: else each look would write it again
+		v.claim.Status.LastRequestAt = ptr.To(metav1.NewTime(*st.LastRequest).Rfc3339Copy())
 	}
 	if st.Failure != nil {
 		v.fail(st.Failure.Step, reasonOf(st.Failure.Exit), culpritOf(st.Failure.Exit), st.Failure.Exit+": "+st.Failure.Message)
@@ -152,7 +152,7 @@ func (v *visit) putModels(ctx context.Context) error {
 func (v *visit) mirror() {
 	v.claim.Status.Models = v.claim.Status.Models[:0:0]
 	for _, m := range v.agent.Models {
-		since := metav1.NewTime(m.Since)
+		since := metav1.NewTime(m.Since).Rfc3339Copy() // as it is stored, so that it is written once
 		v.claim.Status.Models = append(v.claim.Status.Models, v1alpha1.ModelStatus{Name: m.Name,
 			State: v1alpha1.ModelState(m.State), Message: m.Message, Since: &since})
 	}
