@@ -63,7 +63,8 @@ func Pool(before, p *v1alpha1.GPUNodePool) []string {
 	r := report{name: "pool " + p.Name}
 	r.conditions(p.Generation, p.Status.Conditions, poolTypes, poolReasons())
 	is := func(t string) bool { return meta.IsStatusConditionTrue(p.Status.Conditions, t) }
-	if is(v1alpha1.ConditionReady) && meta.IsStatusConditionFalse(p.Status.Conditions, v1alpha1.ConditionCredentialsValid) {
+	// Of several entries one that can be bought from is enough.
+	if len(p.Spec.Providers) == 1 && is(v1alpha1.ConditionReady) && meta.IsStatusConditionFalse(p.Status.Conditions, v1alpha1.ConditionCredentialsValid) {
 		r.say("Ready without %s", v1alpha1.ConditionCredentialsValid)
 	}
 	if p.Status.ObservedGeneration > p.Generation {

@@ -108,6 +108,7 @@ func TestEachBrokenClaimIsFound(t *testing.T) {
 func TestABrokenPoolIsFound(t *testing.T) {
 	sound := func() *v1alpha1.GPUNodePool {
 		p := &v1alpha1.GPUNodePool{ObjectMeta: metav1.ObjectMeta{Name: "p", Generation: 2}}
+		p.Spec.Providers = make([]v1alpha1.ProviderSpec, 1)
 		p.Status.ObservedGeneration = 2
 		p.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionReady, true, v1alpha1.ReasonPoolReady)}
 		return p
@@ -124,6 +125,10 @@ func TestABrokenPoolIsFound(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("not found: %s, only\n%s", want, got)
 		}
+	}
+	bad.Spec.Providers = make([]v1alpha1.ProviderSpec, 2)
+	if got := strings.Join(Pool(before, bad), "\n"); strings.Contains(got, "Ready without CredentialsValid") {
+		t.Errorf("a pool with another entry is blamed: %s", got)
 	}
 }
 
