@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/munhq/gpuscale/internal/agentapi"
@@ -130,6 +131,8 @@ type Agent struct {
 	hard context.Context
 	kill context.CancelFunc
 	work sync.WaitGroup
+
+	held atomic.Int64 // bytes of the bodies of requests in flight
 
 	mu         sync.Mutex
 	steps      []agentapi.Step

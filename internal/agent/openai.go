@@ -28,6 +28,12 @@ var generates = []string{
 
 // generate passes a request to the engine of the model that its body names, and counts it until it has ended.
 func (a *Agent) generate(w http.ResponseWriter, r *http.Request) {
+	held := a.hold(r.ContentLength)
+	if held < 0 {
+		refuse(w, agentapi.RefusedFull)
+		return
+	}
+	defer func() { a.held.Add(-held) }()
 	body, err := a.readBody(w, r)
 	if err != nil {
 		var tooLarge *http.MaxBytesError
@@ -57,6 +63,25 @@ func (a *Agent) generate(w http.ResponseWriter, r *http.Request) {
 	answer := &answer{ResponseWriter: w, control: http.NewResponseController(w), unit: u}
 	defer answer.done()
 	proxy.ServeHTTP(answer, r)
+}
+
+// mostHeld bounds the bodies of all requests in flight together. The memory that they take is the engines'.
+const mostHeld = 1 << 30
+
+// hold makes room for a body of n bytes, of unknown length where n is negative, and returns what is to be given back, or
+// -1 if there is no room now.
+func (a *Agent) hold(n int64) int64 {
+	a.mu.Lock()
+	most := a.maxBody
+	a.mu.Unlock()
+	if n < 0 || n > most {
+		n = most
+	}
+	if a.held.Add(n) > max(mostHeld, most) {
+		a.held.Add(-n)
+		return -1
+	}
+	return n
 }
 
 // answer passes an engine's answer on, and notes that it goes on. A caller who takes nothing of it is given up after a

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -66,6 +68,27 @@ func TestConnectionsToAnEngineEndBeforeItEndsThem(t *testing.T) {
 	}
 	if env := envFor(map[string]string{"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "1"}, nil); env["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] != "" {
 		t.Errorf("%v", env)
+	}
+}
+
+func TestBodiesInFlightAreBoundedTogether(t *testing.T) {
+	a := &Agent{cfg: Config{Clock: RealClock()}, maxBody: 1000}
+	ask := func(body string) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		a.generate(w, httptest.NewRequest(http.MethodPost, "/v1/completions", strings.NewReader(body)))
+		return w
+	}
+	if w := ask("{}"); w.Code != http.StatusBadRequest || a.held.Load() != 0 {
+		t.Errorf("%d, and %d bytes are held", w.Code, a.held.Load())
+	}
+	a.held.Store(mostHeld - 1)
+	w := ask("{}")
+	if w.Code != http.StatusTooManyRequests || w.Header().Get(agentapi.HeaderRefused) != agentapi.RefusedFull || a.held.Load() != mostHeld-1 {
+		t.Errorf("%d %v, and %d bytes are held", w.Code, w.Header(), a.held.Load())
+	}
+	a.held.Store(0)
+	if n := a.hold(-1); n != 1000 {
+		t.Errorf("%d bytes are held for a body of unknown length", n)
 	}
 }
 
