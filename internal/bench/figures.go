@@ -31,4 +31,11 @@ var groups = []Group{
 		{Name: "calls.kept.1000", Unit: "calls/s"},
 		{Name: "cpu.kept.1000", Unit: "cores"},
 	}},
+	{Name: "agent", Package: "./internal/agent", Test: "TestAgentFigures", Figures: []Spec{
+		{Name: "agent.binary.amd64", Unit: "MB", Most: 20},
+		{Name: "agent.binary.arm64", Unit: "MB", Most: 20},
+		{Name: "agent.memory", Unit: "MB", Most: 40},
+		{Name: "agent.latency.direct", Unit: "µs"},
+		{Name: "agent.latency.added", Unit: "µs", Most: 200},
+	}},
 }
