@@ -38,4 +38,9 @@ var groups = []Group{
 		{Name: "agent.latency.direct", Unit: "µs"},
 		{Name: "agent.latency.added", Unit: "µs", Most: 200},
 	}},
+	{Name: "workers", Package: "./internal/controller/workermetrics", Test: "TestWorkerMetricsFigures", Figures: []Spec{
+		{Name: "workers.cpu", Unit: "cores", Most: 0.5},
+		{Name: "workers.memory", Unit: "MB", Most: 400},
+		{Name: "workers.exposed", Unit: "MB"},
+	}},
 }

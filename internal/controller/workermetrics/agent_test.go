@@ -1,7 +1,6 @@
 package workermetrics_test
 
 import (
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -54,15 +53,7 @@ func TestARealAgentsMetrics(t *testing.T) {
 
 	s := workermetrics.New(workermetrics.Settings{Interval: time.Second, All: true}, client, clock.RealClock{}, logr.Discard())
 	s.Set(workermetrics.Target{Claim: "a", UID: uid(0), Endpoint: endpoint, Pool: "p", Provider: "vast.ai", GPUType: "RTX4090", Models: []string{"new", "old"}})
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Start(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	run(t, s)
 	for _, want := range []struct {
 		family string
 		labels map[string]string

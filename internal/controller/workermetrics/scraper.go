@@ -63,7 +63,7 @@ func (s *Scraper) Start(ctx context.Context) error {
 	s.mu.Lock()
 	s.ctx = ctx
 	for _, w := range s.targets {
-		s.begin(w)
+		s.begin(w) //nolint:contextcheck // It is the one just kept.
 	}
 	s.mu.Unlock()
 	<-ctx.Done()
@@ -167,7 +167,7 @@ func (s *Scraper) due(w *worker, failures int) time.Duration {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(w.UID)) // It never fails.
 	interval := s.settings.Interval
-	offset := time.Duration(h.Sum64() % uint64(interval)) //nolint:gosec // An interval is positive.
+	offset := time.Duration(h.Sum64() % uint64(interval))
 	now := time.Duration(s.clock.Now().UnixNano())
 	to := (offset - now%interval + interval) % interval
 	if to == 0 {

@@ -199,8 +199,8 @@ func TestTheLoadIsSpread(t *testing.T) {
 		}
 	}
 	w := &worker{Target: target("x")}
-	for failures, want := range map[int]time.Duration{0: 0, 1: 1, 2: 3, 3: 7, 4: 7, 100: 7} {
-		if got := s.due(w, failures) - s.due(w, 0); got != want*10*time.Second {
+	for failures, want := range map[int]int{0: 0, 1: 1, 2: 3, 3: 7, 4: 7, 100: 7} {
+		if got := s.due(w, failures) - s.due(w, 0); got != time.Duration(want)*10*time.Second {
 			t.Errorf("after %d failures %s later", failures, got)
 		}
 	}

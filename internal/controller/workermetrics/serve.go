@@ -163,7 +163,8 @@ func (t *text) family(f *Family, workers []shown) {
 }
 
 func (t *text) line(name, labels string, x sample) {
-	out := append(t.buffer[:0], name...)
+	out := t.buffer[:0]
+	out = append(out, name...)
 	out = append(out, x.suffix...)
 	out = append(out, '{')
 	out = append(out, labels...)

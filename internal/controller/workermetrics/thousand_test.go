@@ -3,6 +3,7 @@ package workermetrics_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -25,6 +26,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/munhq/gpuscale/internal/agentapi"
+	"github.com/munhq/gpuscale/internal/bench"
 	"github.com/munhq/gpuscale/internal/cloudsim/body"
 	"github.com/munhq/gpuscale/internal/cloudsim/body/virtual"
 	"github.com/munhq/gpuscale/internal/controller/workermetrics"
@@ -32,14 +34,7 @@ import (
 	"github.com/munhq/gpuscale/internal/workerclient"
 )
 
-// What a thousand workers may cost the controller with the core set, scraped every 15 s and read as often.
-const (
-	thousand = 1000
-	maxCores = 0.5
-	maxRSSMB = 400
-)
-
-// roleVariable makes this test's program the workers of BenchmarkThousandWorkers, which so burn their own time.
+// roleVariable makes this test's program the workers of TestWorkerMetricsFigures, which so burn their own time.
 const roleVariable = "GPUSCALE_TEST_WORKERS"
 
 func TestMain(m *testing.M) {
@@ -188,44 +183,51 @@ func up(handler http.Handler) (n, length int) {
 	return t.up, t.bytes
 }
 
-// BenchmarkThousandWorkers measures this process alone, over two intervals after all workers were reached: scraping over
+// TestWorkerMetricsFigures measures this process alone, over two intervals after all workers were reached: scraping over
 // mutual TLS, keeping, and writing it all out for a reader that compresses.
-func BenchmarkThousandWorkers(b *testing.B) {
-	f, client, read := startFleet(b, thousand)
-	s := workermetrics.New(workermetrics.Settings{}, client, clock.RealClock{}, logr.Discard())
+func TestWorkerMetricsFigures(t *testing.T) {
+	workers, settings := 20, workermetrics.Settings{Interval: time.Second}
+	if bench.Recording() {
+		workers, settings = 1000, workermetrics.Settings{}
+	}
+	f, client, read := startFleet(t, workers)
+	s := workermetrics.New(settings, client, clock.RealClock{}, logr.Discard())
 	for i, endpoint := range f.Endpoints {
 		s.Set(workermetrics.Target{Claim: fmt.Sprintf("qwen-qwen2-5-1-5b-instruct-%06d-0", i), UID: uid(i), Endpoint: endpoint, Pool: "inference",
 			Provider: "vast.ai", GPUType: "RTX4090", Models: []string{"qwen"}})
 	}
-	ctx, cancel := context.WithCancel(b.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Start(ctx) }()
+	run(t, s)
 	server := httptest.NewServer(s.Handler())
-	defer server.Close()
+	t.Cleanup(server.Close)
 	read(server.URL)
-	wait(b, 3*time.Minute, func() error {
-		if n, _ := up(s.Handler()); n != thousand {
-			return fmt.Errorf("%d workers are up", n)
+	all := func() error {
+		if n, _ := up(s.Handler()); n != workers {
+			return fmt.Errorf("%d of %d workers are up", n, workers)
 		}
 		return nil
-	})
-	for b.Loop() {
-		began, used := time.Now(), cpuTime(b)
-		time.Sleep(2 * workermetrics.DefaultInterval)
-		cores := (cpuTime(b) - used).Seconds() / time.Since(began).Seconds()
-		rss := peakRSS(b)
-		n, size := up(s.Handler())
-		b.ReportMetric(cores, "cores")
-		b.ReportMetric(rss, "MB-peak-RSS")
-		b.ReportMetric(float64(size)/1e6, "MB-exposed")
-		if n != thousand || cores >= maxCores || rss >= maxRSSMB {
-			b.Errorf("%d workers up, %.2f cores, %.0f MB; want all, under %.1f cores and %d MB", n, cores, rss, maxCores, maxRSSMB)
+	}
+	wait(t, 3*time.Minute, all)
+	began, used := time.Now(), cpuTime(t)
+	time.Sleep(2 * cmp.Or(settings.Interval, workermetrics.DefaultInterval))
+	bench.Record(t, "workers.cpu", (cpuTime(t)-used).Seconds()/time.Since(began).Seconds())
+	bench.Record(t, "workers.memory", peakRSS(t))
+	_, length := up(s.Handler())
+	bench.Record(t, "workers.exposed", float64(length)/1e6)
+	wait(t, time.Minute, all)
+}
+
+// run runs a Scraper until the test ends.
+func run(t *testing.T, s *workermetrics.Scraper) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
 		}
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		b.Error(err)
-	}
+	})
 }
 
 func wait(b testing.TB, most time.Duration, holds func() error) {

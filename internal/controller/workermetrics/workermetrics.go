@@ -99,7 +99,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if target, ok := TargetOf(&claim); ok {
-		r.scraper.Set(target)
+		r.scraper.Set(target) //nolint:contextcheck // A worker is scraped for longer than this call.
 	} else {
 		r.scraper.Remove(claim.Name)
 	}
