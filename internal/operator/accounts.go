@@ -49,6 +49,11 @@ func (r recentAccounts) For(ctx context.Context, ref account.Ref) (*account.Acco
 	return r.Recent(ctx, ref)
 }
 
+// Holder is Accounts.RecentHolder.
+func (r recentAccounts) Holder(ctx context.Context, ref account.Ref, identity string) (*account.Account, error) {
+	return r.RecentHolder(ctx, ref, identity)
+}
+
 // secretReader reads Secrets one by one, past the cache.
 type secretReader struct{ client.Reader }
 
