@@ -223,7 +223,7 @@ func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	a.step(agentapi.StepBooted, "")
 	a.work.Go(func() {
-		a.findGPUs()
+		a.findGPUs() //nolint:contextcheck // It is the agent's life that bounds it.
 		// Only now: on a machine without persistence mode the first look at a GPU sets it up, and two would get in each
 		// other's way.
 		a.cfg.Telemetry.Run(a.life)

@@ -76,8 +76,8 @@ func TestCheckSays(t *testing.T) {
 		"port in use":   {func(c *agent.CheckConfig) { c.Listen = taken.Addr().String() }, "port", agent.Bad, "is in use"},
 		"bad boot data": {func(c *agent.CheckConfig) { c.BootError = errors.New("not base64") }, "boot data", agent.Bad, "not base64"},
 		"port from outside": {func(c *agent.CheckConfig) {
-			c.Listen = "127.0.0.1:39443"
-			environment(c, "VAST_TCP_PORT_39443", "41877", "PUBLIC_IPADDR", "203.0.113.9")
+			c.Listen = "127.0.0.77:9443" // Outside the range that the system gives away.
+			environment(c, "VAST_TCP_PORT_9443", "41877", "PUBLIC_IPADDR", "203.0.113.9")
 		}, "port", agent.OK, "203.0.113.9:41877"},
 		"metadata":             {func(c *agent.CheckConfig) { c.Metadata = azure.URL }, "metadata", agent.OK, "Azure's"},
 		"metadata unannounced": {func(c *agent.CheckConfig) { c.Metadata = azure.URL; boot(c) }, "metadata", agent.Note, "name none or another"},

@@ -1,6 +1,7 @@
 package operator_test
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
@@ -110,12 +111,8 @@ func TestAnotherAccountsKeyEndsNothing(t *testing.T) {
 		s.undo(p, "claim")
 	}
 	for _, p := range all {
-		which := p.region
-		if id := s.claimsOf(p)[0].Status.InstanceID; id != "" {
-			which = id
-		} else {
-			which = s.claimsOf(p)[0].Status.Attempt.Token
-		}
+		status := s.claimsOf(p)[0].Status
+		which := cmp.Or(status.InstanceID, status.Attempt.Token)
 		s.says(p, v1alpha1.ConditionInstanceGone, v1alpha1.ReasonOtherAccount, which, "account "+simAccount)
 	}
 	s.unharmed("another account's key", rented)

@@ -39,7 +39,7 @@ func (s *Server) fillCache(ctx context.Context, home string) error {
 			return os.Rename(partial.Name(), whole)
 		}
 		if s.cfg.Clock.Wait(ctx, fillEvery) != nil {
-			return nil //nolint:nilerr // The process ends; an unfinished file stays, as a real one does.
+			return nil // The process ends; an unfinished file stays, as a real one does.
 		}
 	}
 }

@@ -36,7 +36,7 @@ func (v *visit) contacted() {
 // controller was there and got no answer: the machine was unreachable then, which is its own fault.
 func (v *visit) lapsed() string {
 	s := v.claim.Status
-	last := v.stepTime(stepCreated)
+	last := v.createdAt()
 	if s.LastContactAt != nil {
 		last = s.LastContactAt.Time
 	}

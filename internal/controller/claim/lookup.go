@@ -37,7 +37,7 @@ func (v *visit) lookUp(ctx context.Context) (n next, found bool, err error) {
 	if err != nil {
 		v.set(v1alpha1.ConditionInstanceCreated, metav1.ConditionFalse, unusable(err),
 			"cannot look up what an earlier request rented: "+err.Error())
-		return waitFor(v.Timing.DestroyRetry), false, nil //nolint:nilerr // The condition says it, and it is tried again.
+		return waitFor(v.Timing.DestroyRetry), false, nil
 	}
 	caps := acct.Driver.Capabilities()
 	began := v.now()

@@ -66,7 +66,7 @@ func (v *visit) buy(ctx context.Context, token string, number int32) (next, erro
 	if err := v.Recall(ctx); err != nil {
 		v.set(v1alpha1.ConditionInstanceCreated, metav1.ConditionFalse, v1alpha1.ReasonLedgerUnavailable,
 			"nothing is bought while the ledger cannot be read: "+err.Error())
-		return waitFor(v.Timing.BootPoll), nil //nolint:nilerr // The condition says it, and it is tried again.
+		return waitFor(v.Timing.BootPoll), nil
 	}
 	ceiling, n, err := v.licence(ctx)
 	if err != nil || n.stop || v.claim.Status.Failure != nil {
@@ -91,7 +91,7 @@ func (v *visit) buy(ctx context.Context, token string, number int32) (next, erro
 	}
 	if err != nil {
 		v.fail("Boot", v1alpha1.ReasonInvalidRequest, v1alpha1.CulpritPool, "boot data: "+err.Error())
-		return proceed(), nil //nolint:nilerr // It is the claim's failure now.
+		return proceed(), nil
 	}
 	if n := v.identify(ctx, &pick); n.stop || v.claim.Status.Failure != nil {
 		return n, nil

@@ -88,7 +88,7 @@ func (v *visit) absent(ctx context.Context, began time.Time, driver provider.Pro
 	lag := driver.Capabilities().ListLag
 	s := &v.claim.Status
 	switch {
-	case began.Before(v.stepTime(stepCreated).Add(lag)):
+	case began.Before(v.createdAt().Add(lag)):
 		return v.pollBoot() // it may not be listed yet
 	case s.FirstNotFoundAt == nil:
 		at := metav1.NewMicroTime(began)
@@ -118,7 +118,7 @@ func (v *visit) ended(in provider.Instance) (message, reason string) {
 		// A container that crashes on a bid looks like one that was outbid; before it served, it is the machine that is
 		// avoided either way.
 		return said, v1alpha1.ReasonDiedWhileBooting
-	case in.State == provider.StateLost && !v.served() && v.lateSince(v.stepTime(stepCreated)):
+	case in.State == provider.StateLost && !v.served() && v.lateSince(v.createdAt()):
 		return said, v1alpha1.ReasonDiedWhileBooting
 	}
 	return "", ""
@@ -173,7 +173,7 @@ func (v *visit) moved(in provider.Instance) {
 
 // late reports that the instance has had its bootstrapTimeout since creation.
 func (v *visit) late(ctx context.Context) bool {
-	return v.now().Sub(v.stepTime(stepCreated)) > v.bootTimeout(ctx)
+	return v.now().Sub(v.createdAt()) > v.bootTimeout(ctx)
 }
 
 // lateSince bounds how long a machine that the provider cannot reach is waited for.
@@ -205,9 +205,10 @@ func (v *visit) staleness(ctx context.Context) time.Duration {
 	return pool.Spec.Scaling.InterruptionPollInterval.Or(byDefault)
 }
 
-func (v *visit) stepTime(name string) time.Time {
+// createdAt is when the instance was made, or the claim where that is not known.
+func (v *visit) createdAt() time.Time {
 	for _, s := range v.claim.Status.Steps {
-		if s.Name == name {
+		if s.Name == stepCreated {
 			return s.At.Time
 		}
 	}
