@@ -4,19 +4,20 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/utils/clock"
 
+	"github.com/munhq/gpuscale/internal/gateway/backends"
 	"github.com/munhq/gpuscale/internal/gatewayrun"
 )
 
 type gatewayOptions struct {
-	kubeconfig, listen, keysFile, defaultModel string
-	grace                                      time.Duration
+	kubeconfig, listen, metricsAddr string
+	claims, claimsSet               bool
+	backends                        []string
+	config                          gatewayrun.Config
 }
 
 func newGateway(c *console) *cobra.Command {
@@ -25,63 +26,79 @@ func newGateway(c *console) *cobra.Command {
 		Use:   "gateway",
 		Short: "Answer the OpenAI API for all models that a cluster's claims serve",
 		Args:  noArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return runGateway(cmd.Context(), c, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.claimsSet = cmd.Flags().Changed("claims")
+			return runGateway(cmd.Context(), c, o)
+		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster (default: the pod's own, then $KUBECONFIG)")
+	f.BoolVar(&o.claims, "claims", true, "serve the cluster's claims (default: yes, unless there are backends and no cluster)")
+	f.StringArrayVar(&o.backends, "backend", nil, "also serve model=http://host:port[,http://host:port], or all models of a URL "+
+		"alone; repeatable; $VLLM_API_KEY is sent as the key (default: $VLLM_URL, for $MODEL_ID)")
 	f.StringVar(&o.listen, "listen", ":8080", "address to answer on")
-	f.StringVar(&o.keysFile, "keys-file", "", "file with API keys, a line each of the form name=key (default: everybody may ask)")
-	f.StringVar(&o.defaultModel, "default-model", "", "model of requests that name none (default: the only one, where there is one)")
-	f.DurationVar(&o.grace, "grace", 30*time.Second, "how long answers under way may take when the gateway ends")
+	f.StringVar(&o.metricsAddr, "metrics-addr", ":9092", "address of the metrics; 0 for none")
+	f.StringVar(&o.config.KeysFile, "keys-file", "", "file with API keys, a line each of the form name=key, or name=key "+
+		"concurrency=8; read again when it changes (default: everybody may ask)")
+	f.StringVar(&o.config.DefaultModel, "default-model", "", "model of requests that name none (default: the only one, where there is one)")
+	f.IntVar(&o.config.WorkerLimit, "worker-concurrency", 0, "requests that a worker may have at once from this gateway; 0 leaves it to the worker")
+	f.DurationVar(&o.config.Grace, "grace", 30*time.Second, "how long answers under way may take when the gateway ends")
 	return cmd
 }
 
 func runGateway(ctx context.Context, c *console, o gatewayOptions) error {
-	log := useLog()
-	keys, err := readKeys(o.keysFile)
-	if err != nil {
+	cfg := o.config
+	cfg.Log, cfg.Namespace, cfg.BackendKey = useLog(), namespaceOf(c), c.getenv("VLLM_API_KEY")
+	cfg.Clock = clock.RealClock{} //gpuscale:clock the gateway's process makes its clock here
+	var err error
+	if cfg.Backends, err = backendsOf(c, o.backends); err != nil {
+		return usageError{err}
+	}
+	if o.claims {
+		cfg.Rest, err = restConfig(o.kubeconfig)
+		switch {
+		case err != nil && len(cfg.Backends) > 0 && !o.claimsSet:
+			cfg.Log.Info("no cluster: only the plain backends are served", "reason", err.Error())
+		case err != nil:
+			return err
+		}
+	}
+	if cfg.Listener, err = listen(ctx, o.listen, "--listen"); err != nil {
 		return err
 	}
-	config, err := restConfig(o.kubeconfig)
-	if err != nil {
-		return err
+	if o.metricsAddr != "0" {
+		if cfg.Metrics, err = listen(ctx, o.metricsAddr, "--metrics-addr"); err != nil {
+			_ = cfg.Listener.Close() // The error is the other one's.
+			return err
+		}
 	}
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", o.listen)
-	if err != nil {
-		return fmt.Errorf("%w; choose another address with --listen", err)
-	}
-	return gatewayrun.Run(ctx, gatewayrun.Config{
-		Rest: config, Namespace: namespaceOf(c), Listener: l, Keys: keys, DefaultModel: o.defaultModel, Grace: o.grace, Log: log,
-		Clock: clock.RealClock{}, //gpuscale:clock the gateway's process makes its clock here
-	})
+	return gatewayrun.Run(ctx, cfg)
 }
 
-// readKeys reads lines of name=key; empty lines and those that begin with # are left out. No error repeats a key.
-func readKeys(path string) (map[string]string, error) {
-	if path == "" {
-		return nil, nil
-	}
-	text, err := os.ReadFile(path)
+func listen(ctx context.Context, address, flag string) (net.Listener, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", address)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w; choose another address with %s", err, flag)
 	}
-	keys := map[string]string{}
-	n := 0
-	for line := range strings.Lines(string(text)) {
-		n++
-		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
-			continue
+	return l, nil
+}
+
+// backendsOf reads the flags, or VLLM_URL and MODEL_ID where there are none.
+func backendsOf(c *console, flags []string) ([]backends.Backend, error) {
+	if u := c.getenv("VLLM_URL"); len(flags) == 0 && u != "" {
+		if model := c.getenv("MODEL_ID"); model != "" {
+			u = model + "=" + u
 		}
-		name, key, ok := strings.Cut(line, "=")
-		name, key = strings.TrimSpace(name), strings.TrimSpace(key)
-		if _, twice := keys[name]; !ok || name == "" || key == "" || twice {
-			return nil, fmt.Errorf("%s: line %d is not name=key, with a name that no other line has", path, n)
+		flags = []string{u}
+	}
+	list := make([]backends.Backend, 0, len(flags))
+	for _, text := range flags {
+		b, err := backends.Parse(text)
+		if err != nil {
+			return nil, err
 		}
-		keys[name] = key
+		list = append(list, b)
 	}
-	if len(keys) == 0 {
-		return nil, fmt.Errorf("%s has no keys in it; leave --keys-file out to let everybody ask", path)
-	}
-	return keys, nil
+	return list, nil
 }

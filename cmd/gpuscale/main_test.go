@@ -88,32 +88,3 @@ func TestLedgerURL(t *testing.T) {
 		})
 	}
 }
-
-func TestKeysFile(t *testing.T) {
-	const secret = "sk-very-secret"
-	for name, c := range map[string]struct {
-		text string
-		want int // keys; 0 for an error
-	}{
-		"two, a comment and an empty line": {"# keys\nalice = sk-1\n\nbob=sk=2\n", 2},
-		"nothing":                          {"\n# none\n", 0},
-		"no name":                          {"=" + secret, 0},
-		"no sign":                          {secret, 0},
-		"no key":                           {"alice=", 0},
-		"a name twice":                     {"alice=" + secret + "\nalice=" + secret, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "keys")
-			if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			keys, err := readKeys(path)
-			if len(keys) != c.want || (err == nil) != (c.want > 0) {
-				t.Errorf("%v, %v", keys, err)
-			}
-			if err != nil && strings.Contains(err.Error(), secret) {
-				t.Errorf("the error repeats a key: %v", err)
-			}
-		})
-	}
-}

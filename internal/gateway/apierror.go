@@ -55,6 +55,12 @@ func tooMany(after time.Duration, format string, args ...any) *apiError {
 		Message: fmt.Sprintf(format, args...)}
 }
 
+// keyBusy is for a key that has as many requests under way as it may.
+func keyBusy(limit int64) *apiError {
+	return &apiError{status: http.StatusTooManyRequests, retryAfter: retrySoon, Type: typeLimit, Code: "concurrency_limit",
+		Message: fmt.Sprintf("This API key has %d requests under way, as many as it may.", limit)}
+}
+
 func noSuchPath() *apiError {
 	return invalid(http.StatusNotFound, "not_found", "There is no such path here. See GET /v1/models, and POST "+
 		"/v1/chat/completions, /v1/completions and /v1/embeddings.")

@@ -127,8 +127,12 @@ func (e *exchange) send() (*http.Response, error) {
 			return response, nil
 		}
 		tried.failed(e.lease.Worker.ClaimUID, f)
+		err := e.ended()
+		if err == nil {
+			e.reportFailure(f)
+		}
 		e.release()
-		if err := e.ended(); err != nil {
+		if err != nil {
 			return nil, err
 		}
 		e.g.cfg.Log.V(1).Info("a worker did not answer", "model", e.model, "worker", e.record.worker, "kind", f.kind,
@@ -168,6 +172,8 @@ func (e *exchange) acquire(tried *attempts) bool {
 func (e *exchange) exhausted(tried *attempts) *apiError {
 	switch last := tried.last; {
 	case tried.full && last.kind != "lost":
+		return tooMany(retrySoon, "Every worker of the model %q has as many requests as it takes.", e.model)
+	case last == nil && e.g.cfg.Registry.Full(e.model):
 		return tooMany(retrySoon, "Every worker of the model %q has as many requests as it takes.", e.model)
 	case last == nil: // The last worker left between the look-up and the choice.
 		model, problem := e.g.known(e.model)
@@ -266,29 +272,18 @@ func (e *exchange) open(response *http.Response) (*http.Response, error) {
 		StatusCode: response.StatusCode, ProtoMajor: 1, ProtoMinor: 1,
 		Header: pick(response.Header, responseHeaders), Body: body, ContentLength: response.ContentLength,
 	}
-	if stream {
-		e.g.metrics.ttft.WithLabelValues(e.model).Observe(e.g.cfg.Clock.Since(e.record.start).Seconds())
+	switch {
+	case stream:
 		answer.Header.Del("Content-Length") // A stream that breaks gets longer.
-		answer.Body = &eventStream{body: body, ended: e.broken}
+		answer.Body = e.stream(body)
+	case response.StatusCode == http.StatusOK:
+		answer.Body = e.whole(body)
+	case response.StatusCode >= http.StatusInternalServerError:
+		e.report(registry.Failed)
+	default:
+		e.report(registry.Answered)
 	}
 	return answer, nil
-}
-
-// broken gives a stream that ended early its last words, none when there is nobody to hear them.
-func (e *exchange) broken(err error) *apiError {
-	problem := streamCut()
-	if !errors.Is(err, io.EOF) {
-		problem = workerLost()
-	}
-	switch end := e.ended(); {
-	case end == nil:
-	case errors.As(end, &problem):
-	default:
-		return nil
-	}
-	e.record.broken = problem.Code
-	e.g.metrics.broken.WithLabelValues(e.model, problem.Code).Inc()
-	return problem
 }
 
 func isStream(response *http.Response) bool {

@@ -47,7 +47,7 @@ type Config struct {
 	Clock   clock.PassiveClock
 	Log     logr.Logger
 	// Keys are the API keys by a name that may be logged. Without any, everybody may ask.
-	Keys map[string]string
+	Keys map[string]Key
 	// DefaultModel is meant by requests that name none. Empty means the only known one, when there is just one.
 	DefaultModel string
 	// MaxBody bounds a request's body in bytes; 0 means DefaultMaxBody.
@@ -57,7 +57,7 @@ type Config struct {
 // Gateway answers the OpenAI API. It is safe for concurrent use.
 type Gateway struct {
 	cfg     Config
-	keys    keyring
+	keys    *keyring
 	metrics *metrics
 	handler http.Handler
 	proxy   *httputil.ReverseProxy
@@ -78,15 +78,15 @@ func New(cfg Config) (*Gateway, error) {
 	if cfg.MaxBody == 0 {
 		cfg.MaxBody = DefaultMaxBody
 	}
-	keys, err := newKeyring(cfg.Keys)
-	if err != nil {
+	keys := &keyring{}
+	if err := keys.set(cfg.Keys); err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	if len(keys) == 0 {
+	if len(cfg.Keys) == 0 {
 		cfg.Log.Info("no API keys are configured: whoever reaches this port can use every model")
 	}
 	cfg.Keys = nil
-	g := &Gateway{cfg: cfg, keys: keys, metrics: newMetrics()}
+	g := &Gateway{cfg: cfg, keys: keys, metrics: newMetrics(cfg.Registry, keys)}
 	ctx, end := context.WithCancelCause(context.Background())
 	g.end = end
 	quiet := log.New(io.Discard, "", 0) // The access log has the outcome; theirs may quote a peer.
@@ -176,7 +176,7 @@ func (g *Gateway) ready(w http.ResponseWriter, _ *http.Request) {
 	switch {
 	case g.ending.Load():
 		writeJSON(w, http.StatusServiceUnavailable, health{"shutting down"})
-	case !g.cfg.Registry.Synced():
+	case !g.cfg.Registry.Synced() && !g.cfg.Registry.Warm():
 		writeJSON(w, http.StatusServiceUnavailable, health{"waiting for the first list of workers"})
 	default:
 		writeJSON(w, http.StatusOK, health{"ok"})

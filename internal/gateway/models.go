@@ -24,7 +24,8 @@ func cardOf(m registry.Model) modelCard {
 }
 
 func (g *Gateway) listModels(w http.ResponseWriter, _ *http.Request) {
-	if !g.cfg.Registry.Synced() {
+	models := g.cfg.Registry.Models()
+	if len(models) == 0 && !g.cfg.Registry.Synced() {
 		write(w, starting())
 		return
 	}
@@ -32,7 +33,7 @@ func (g *Gateway) listModels(w http.ResponseWriter, _ *http.Request) {
 		Object string      `json:"object"`
 		Data   []modelCard `json:"data"`
 	}{Object: "list", Data: []modelCard{}}
-	for _, m := range g.cfg.Registry.Models() {
+	for _, m := range models {
 		list.Data = append(list.Data, cardOf(m))
 	}
 	writeJSON(w, http.StatusOK, list)

@@ -4,49 +4,10 @@ import (
 	"net/http"
 	"strconv"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
 // statusClientGone is what proxies since nginx record for a client that left before its answer. Nobody receives it.
 const statusClientGone = 499
-
-// metrics are labelled by known models only: a name that somebody made up is the empty one.
-type metrics struct {
-	handler  http.Handler
-	requests *prometheus.CounterVec
-	duration *prometheus.HistogramVec
-	ttft     *prometheus.HistogramVec
-	retries  *prometheus.CounterVec
-	broken   *prometheus.CounterVec
-	inFlight *prometheus.GaugeVec
-}
-
-func newMetrics() *metrics {
-	m := &metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "gpuscale_gateway_requests_total",
-			Help: "Requests answered, by model and HTTP status. 499 is a client that left first."}, []string{"model", "code"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "gpuscale_gateway_request_duration_seconds",
-			Help:    "From a request's headers to the last byte of its answer.",
-			Buckets: []float64{.005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900}}, []string{"model"}),
-		ttft: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "gpuscale_gateway_ttft_seconds",
-			Help:    "From a streaming request's headers to the first byte of its answer's body.",
-			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}}, []string{"model"}),
-		retries: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "gpuscale_gateway_retries_total",
-			Help: "Requests sent again before their first byte, by what became of the attempt before: unreachable, refused or lost."},
-			[]string{"model", "reason"}),
-		broken: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "gpuscale_gateway_streams_broken_total",
-			Help: "Streams that ended in an error event of the gateway's: worker_lost, stream_cut or shutting_down."},
-			[]string{"model", "reason"}),
-		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "gpuscale_gateway_in_flight",
-			Help: "Requests being answered."}, []string{"model"}),
-	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(m.requests, m.duration, m.ttft, m.retries, m.broken, m.inFlight)
-	m.handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
-	return m
-}
 
 // record is what is told of one request, and the writer that sees its answer. It never holds prompts or keys.
 type record struct {
@@ -62,6 +23,7 @@ type record struct {
 	key     string
 	broken  string
 	retries int
+	usage   usage
 }
 
 // WriteHeader notes the final status.
@@ -122,6 +84,7 @@ func (g *Gateway) account(pattern string, rec *record, r *http.Request, whole bo
 	took := g.cfg.Clock.Since(rec.start)
 	g.metrics.requests.WithLabelValues(rec.model, strconv.Itoa(rec.status)).Inc()
 	g.metrics.duration.WithLabelValues(rec.model).Observe(took.Seconds())
+	g.metrics.count(rec)
 	g.cfg.Log.Info("request", "route", pattern, "model", rec.model, "worker", rec.worker, "key", rec.key, "status", rec.status,
 		"outcome", outcome, "duration", took.String(), "bytes", rec.bytes, "retries", rec.retries)
 }

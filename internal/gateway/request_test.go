@@ -131,7 +131,9 @@ func TestModels(t *testing.T) {
 }
 
 func TestKeys(t *testing.T) {
-	w := newWorld(t, func(c *gateway.Config) { c.Keys = map[string]string{"alice": "sk-alice", "bob": "sk-bob\n"} })
+	w := newWorld(t, func(c *gateway.Config) {
+		c.Keys = map[string]gateway.Key{"alice": {Secret: "sk-alice"}, "bob": {Secret: "sk-bob\n"}}
+	})
 	w.add(nil)
 	for header, status := range map[string]int{"": 401, "Bearer ": 401, "Bearer sk": 401, "sk-alice": 401, "Basic sk-alice": 401,
 		"Bearer sk-alice": 200, "bearer sk-bob": 200} {
@@ -153,9 +155,9 @@ func TestKeys(t *testing.T) {
 		t.Error("without keys it does not say so, once")
 	}
 	reg := registry.New(clock.RealClock{}, nil)
-	for _, keys := range []map[string]string{{"a": ""}, {"a": " \n"}, {"": "x"}} {
+	for _, keys := range []map[string]gateway.Key{{"a": {}}, {"a": {Secret: " \n"}}, {"": {Secret: "x"}}, {"a": {Secret: "x", Concurrency: -1}}} {
 		if _, err := gateway.New(gateway.Config{Registry: reg, Workers: noWorkers{}, Clock: clock.RealClock{}, Keys: keys}); err == nil {
-			t.Errorf("%q: no error", keys)
+			t.Errorf("%v: no error", keys)
 		}
 	}
 	if _, err := gateway.New(gateway.Config{}); err == nil {

@@ -259,7 +259,7 @@ func (w *world) tryAsk(body string) answer {
 }
 
 func TestWorkersSeeNoSecretsAndSetNone(t *testing.T) {
-	w := newWorld(t, func(c *gateway.Config) { c.Keys = map[string]string{"alice": "sk-alice"} })
+	w := newWorld(t, func(c *gateway.Config) { c.Keys = map[string]gateway.Key{"alice": {Secret: "sk-alice"}} })
 	a := w.add(nil)
 	a.hook(func(rw http.ResponseWriter, _ *http.Request) bool {
 		rw.Header().Set("Set-Cookie", "a=b")

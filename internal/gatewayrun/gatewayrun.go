@@ -1,11 +1,10 @@
-// Package gatewayrun puts the gateway together with its two sources, the claims and its own certificate, and runs it
-// against one cluster.
+// Package gatewayrun puts the gateway together with what it is told by, claims, plain backends, its certificate and its
+// keys, and runs it.
 package gatewayrun
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"time"
 
@@ -15,20 +14,30 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/munhq/gpuscale/internal/gateway"
-	"github.com/munhq/gpuscale/internal/gateway/claims"
+	"github.com/munhq/gpuscale/internal/gateway/backends"
 	"github.com/munhq/gpuscale/internal/gateway/registry"
-	"github.com/munhq/gpuscale/internal/workerclient"
 )
 
-// Config is all that a gateway is told.
+// Config is all that a gateway is told. Log, Clock and Listener are required, and Rest or Backends.
 type Config struct {
+	// Rest is the cluster whose claims are served; nil means none.
 	Rest *rest.Config
 	// Namespace that the controller runs in: the gateway's certificate is in a Secret there.
 	Namespace string
 	// Listener takes the requests; Run closes it.
 	Listener net.Listener
+	// Metrics takes scrapes, at /metrics; Run closes it. Nil serves none.
+	Metrics net.Listener
 	// Keys are the API keys by name. Without any, everybody may ask.
-	Keys map[string]string
+	Keys map[string]gateway.Key
+	// KeysFile, where not empty, is read instead, in the form of gateway.ParseKeys, and again when it changes. Run fails
+	// when it cannot be read at first; later the last keys that could be read stay.
+	KeysFile string
+	// Backends are servers at plain URLs, BackendKey what is sent to them as their API key, where not empty.
+	Backends   []backends.Backend
+	BackendKey string
+	// WorkerLimit is how many requests a worker may have outstanding; 0 leaves it to the worker.
+	WorkerLimit int
 	// DefaultModel is meant by requests that name none.
 	DefaultModel string
 	// Grace is how long answers under way may take when the gateway ends.
@@ -37,39 +46,36 @@ type Config struct {
 	Clock clock.Clock
 }
 
-// Run serves until ctx ends, or returns why it could not. It waits for the controller to have made the gateway's
-// certificate.
+// Run serves until ctx ends, or returns why it could not. Claims are served once the controller has made the gateway's
+// certificate, plain backends at once.
 func Run(ctx context.Context, cfg Config) error {
 	defer func() { _ = cfg.Listener.Close() }() // Serve has closed it, if it came that far.
-	secret, err := watchSecret(cfg)
+	if cfg.Metrics != nil {
+		defer func() { _ = cfg.Metrics.Close() }() // As above.
+	}
+	keys, err := readKeys(cfg)
 	if err != nil {
 		return err
 	}
-	own, err := secret.first(ctx)
+	routes := &routes{}
+	known := registry.New(cfg.Clock, routes.forget)
+	known.Limit(cfg.WorkerLimit)
+	source, err := sources(cfg, routes)
 	if err != nil {
-		return unlessEnded(ctx, err)
+		return err
 	}
-	workers, err := workerclient.New(own.pair, own.ca)
-	if err != nil {
-		return fmt.Errorf("the gateway's certificate: %w", err)
-	}
-	defer workers.Close()
-	known := registry.New(cfg.Clock, workers.Forget)
+	defer routes.close()
 	//nolint:contextcheck // Its requests end with Shutdown, which comes after the end of ctx.
-	gw, err := gateway.New(gateway.Config{Registry: known, Workers: workers, Clock: cfg.Clock, Log: cfg.Log, Keys: cfg.Keys,
+	gw, err := gateway.New(gateway.Config{Registry: known, Workers: routes, Clock: cfg.Clock, Log: cfg.Log, Keys: keys.first,
 		DefaultModel: cfg.DefaultModel})
 	if err != nil {
 		return err
 	}
-	cached, err := claims.OpenCache(cfg.Rest)
-	if err != nil {
-		return fmt.Errorf("the cache of claims: %w", err)
-	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return cached.Start(ctx) })
-	g.Go(func() error { return claims.New(cached).Run(ctx, known.Apply) })
-	g.Go(func() error { return secret.renew(ctx, workers) })
+	g.Go(func() error { return source.Run(ctx, known.Apply) })
+	g.Go(func() error { return keys.follow(ctx, gw.SetKeys) })
 	g.Go(func() error { return gw.Serve(cfg.Listener) })
+	g.Go(func() error { return serveMetrics(ctx, cfg.Metrics, gw.MetricsHandler()) })
 	g.Go(func() error { return shutdownAfter(ctx, gw, cfg.Grace) })
 	return unlessEnded(ctx, g.Wait())
 }

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
+	"github.com/munhq/gpuscale/internal/gateway"
 	"github.com/munhq/gpuscale/internal/gatewayrun"
 	"github.com/munhq/gpuscale/internal/localkube"
 	"github.com/munhq/gpuscale/internal/localkube/localkubetest"
@@ -347,7 +348,7 @@ func elected(w *world, _ *market.Config, _ *simOptions) {
 }
 
 // gateway runs one under the chart's rules for it and returns its address.
-func (w *world) gateway(keys map[string]string) string {
+func (w *world) gateway(keys map[string]gateway.Key) string {
 	w.t.Helper()
 	r := readRules(w.t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

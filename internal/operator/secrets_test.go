@@ -28,6 +28,7 @@ import (
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
+	"github.com/munhq/gpuscale/internal/gateway"
 	"github.com/munhq/gpuscale/internal/identity"
 	"github.com/munhq/gpuscale/internal/operator"
 )
@@ -64,7 +65,7 @@ func TestSecretsAreToldNowhere(t *testing.T) {
 	w.secret(markKey)
 	hf := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "hf"}, StringData: map[string]string{"HF_TOKEN": markHF}}
 	w.create(hf)
-	address := w.gateway(map[string]string{"alice": markGateway})
+	address := w.gateway(map[string]gateway.Key{"alice": {Secret: markGateway}})
 
 	pool := w.pool(func(p *v1alpha1.GPUNodePool) {
 		p.Spec.Bootstrap.HFTokenSecret = &v1alpha1.SecretReference{Namespace: w.ns, Name: "hf"}

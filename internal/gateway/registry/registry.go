@@ -1,4 +1,4 @@
-// Package registry knows which worker can serve which model, and how much each one is doing.
+// Package registry knows which worker can serve which model, how much each one is doing, and how its requests fare.
 //
 // It holds one picture, a Snapshot that a Source replaces whole. A source that cannot see stays silent, and the last
 // picture stands: the registry never empties because somebody else is away. Counts of outstanding requests belong to
@@ -44,6 +44,8 @@ type Snapshot struct {
 	Workers []Worker
 	// Models beyond those that workers have.
 	Models []Known
+	// Partial: there may be more that is not known yet.
+	Partial bool
 }
 
 // Source tells who can serve what.
@@ -68,6 +70,7 @@ type Model struct {
 type Registry struct {
 	clock  clock.PassiveClock
 	forget func(claimUID string)
+	limit  int
 
 	mu      sync.Mutex
 	synced  bool
@@ -84,6 +87,10 @@ type entry struct {
 	outstanding int
 	// turn is when it was chosen last: of equally busy workers the one that has waited longest is next.
 	turn uint64
+
+	health health
+	// full is until when the worker's word counts that it has no room, by model.
+	full map[string]time.Time
 }
 
 type model struct {
@@ -101,6 +108,10 @@ func New(c clock.PassiveClock, forget func(claimUID string)) *Registry {
 	return &Registry{clock: c, forget: forget, workers: map[string]*entry{}, models: map[string]*model{}}
 }
 
+// Limit sets how many requests a worker may have outstanding, over all its models; 0 means as many as its own admission
+// lets in. It is to be called before the first Acquire.
+func (r *Registry) Limit(outstanding int) { r.limit = outstanding }
+
 // Apply replaces the picture. It keeps no part of s.
 func (r *Registry) Apply(s Snapshot) {
 	for _, uid := range r.replace(s) {
@@ -111,7 +122,7 @@ func (r *Registry) Apply(s Snapshot) {
 func (r *Registry) replace(s Snapshot) (gone []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.synced = true
+	r.synced = r.synced || !s.Partial
 	for _, e := range r.workers {
 		e.present = false
 	}
@@ -125,6 +136,9 @@ func (r *Registry) replace(s Snapshot) (gone []string) {
 		if e == nil {
 			e = &entry{}
 			r.workers[w.ClaimUID] = e
+		}
+		if e.Endpoint != w.Endpoint {
+			e.health, e.full = health{}, nil
 		}
 		w.Models = maps.Clone(w.Models)
 		e.Worker, e.present = w, true
@@ -160,11 +174,23 @@ func (r *Registry) know(old map[string]*model, name string) *model {
 	return m
 }
 
-// Synced tells whether there has been a picture yet. Without one nothing is known, not even that a model is unknown.
+// Synced tells whether there has been a whole picture yet. Without one nothing is known, not even that a model is unknown.
 func (r *Registry) Synced() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.synced
+}
+
+// Warm tells whether any model is served.
+func (r *Registry) Warm() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.models {
+		if len(m.ready) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // Models lists the known models by name.
@@ -211,19 +237,22 @@ func (m *model) public(name string) Model {
 	return out
 }
 
-// Lease is one request outstanding at a worker.
+// Lease is one request outstanding at a worker. It is safe for concurrent use.
 type Lease struct {
 	// Worker as it was when it was chosen.
 	Worker Worker
 
-	release func()
+	registry *Registry
+	entry    *entry
+	model    string
+	// Guarded by the registry's mutex. refused: the worker had no room, so the request's end makes none.
+	released, refused bool
 }
 
-// Release ends the request's count. Only the first call counts.
-func (l *Lease) Release() { l.release() }
-
 // Acquire chooses, of the workers where model is Ready and that skip does not name, the one with the fewest requests
-// outstanding over all its models, and counts one more until the Lease is released. Without any it returns nil.
+// outstanding over all its models, and counts one more until the Lease is released. A worker at its limit is not
+// chosen; one that is set aside only when no other is left, or once its time is over, with one request at a time.
+// Without any it returns nil.
 func (r *Registry) Acquire(model string, skip map[string]bool) *Lease {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -231,13 +260,15 @@ func (r *Registry) Acquire(model string, skip map[string]bool) *Lease {
 	if m == nil {
 		return nil
 	}
-	var best *entry
+	var (
+		best      *entry
+		bestClass = excluded
+		now       = r.clock.Now()
+	)
 	for _, e := range m.ready {
-		if skip[e.ClaimUID] {
-			continue
-		}
-		if best == nil || e.outstanding < best.outstanding || e.outstanding == best.outstanding && e.turn < best.turn {
-			best = e
+		c := r.classOf(e, model, skip, now)
+		if c < bestClass || c == bestClass && best != nil && e.before(best) {
+			best, bestClass = e, c
 		}
 	}
 	if best == nil {
@@ -246,12 +277,34 @@ func (r *Registry) Acquire(model string, skip map[string]bool) *Lease {
 	r.turn++
 	best.turn = r.turn
 	best.outstanding++
-	return &Lease{Worker: best.Worker, release: sync.OnceFunc(func() { r.release(best) })}
+	l := &Lease{Worker: best.Worker, registry: r, entry: best, model: model}
+	if bestClass == probed {
+		best.health.probe = l
+	}
+	return l
 }
 
-func (r *Registry) release(e *entry) {
+// before tells which of two equally good workers is next.
+func (e *entry) before(other *entry) bool {
+	return e.outstanding < other.outstanding || e.outstanding == other.outstanding && e.turn < other.turn
+}
+
+// Release ends the request's count. Only the first call counts.
+func (l *Lease) Release() {
+	r, e := l.registry, l.entry
 	r.mu.Lock()
+	if l.released {
+		r.mu.Unlock()
+		return
+	}
+	l.released = true
 	e.outstanding--
+	if e.health.probe == l {
+		e.health.probe = nil // It said nothing; the next one is to.
+	}
+	if !l.refused {
+		delete(e.full, l.model)
+	}
 	gone := e.outstanding == 0 && !e.present
 	if gone {
 		delete(r.workers, e.ClaimUID)
