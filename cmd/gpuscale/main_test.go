@@ -34,7 +34,11 @@ func TestCommandLine(t *testing.T) {
 		"no examples":     {[]string{"demo", "--examples", "/nowhere"}, exitFailure, "no example files in /nowhere"},
 		"no kubeconfig":   {[]string{"controller", "--kubeconfig", "/nowhere"}, exitFailure, "/nowhere"},
 		"short lease":     {[]string{"controller", "--worker-lease", "5s"}, exitFailure, "--worker-lease 5s is too short"},
-		"no keys":         {[]string{"gateway", "--keys-file", "/nowhere"}, exitFailure, "/nowhere"},
+		"no keys": {[]string{"gateway", "--backend", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--metrics-addr", "0",
+			"--keys-file", "/nowhere"}, exitFailure, "/nowhere"},
+		"bad backend":  {[]string{"gateway", "--backend", "m=127.0.0.1:1"}, exitUsage, "model=http://host:port"},
+		"no cluster":   {[]string{"gateway", "--claims", "--backend", "http://127.0.0.1:1"}, exitFailure, "no cluster"},
+		"gateway port": {[]string{"gateway", "--backend", "http://127.0.0.1:1", "--listen", "nonsense"}, exitFailure, "--listen"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, _, errOut := try(t, map[string]string{"HOME": t.TempDir()}, c.args...)
