@@ -56,6 +56,7 @@ func newController(c *console) *cobra.Command {
 }
 
 func runController(ctx context.Context, c *console, o controllerOptions) error {
+	operator.SpareMemory(c.getenv)
 	o.config.Log = useLog()
 	o.config.Getenv = c.getenv
 	o.config.Namespace = namespaceOf(c)

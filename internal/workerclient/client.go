@@ -10,6 +10,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -41,6 +42,8 @@ const (
 type Client struct {
 	pair  pki.Pair
 	caPEM []byte
+	// roots are the CA in caPEM, once for all workers.
+	roots *x509.CertPool
 	cert  atomic.Pointer[tls.Certificate]
 
 	mu      sync.Mutex
@@ -51,9 +54,11 @@ type Client struct {
 func New(pair pki.Pair, caPEM []byte) (*Client, error) {
 	c := &Client{pair: pair, caPEM: caPEM, workers: map[string]*http.Transport{}}
 	// The claim's name does not matter here: this tells a bad pair or CA at once instead of at the first call.
-	if _, err := pki.ClientTLS(pair, caPEM, "check"); err != nil {
+	config, err := pki.ClientTLS(pair, caPEM, "check")
+	if err != nil {
 		return nil, err
 	}
+	c.roots = config.RootCAs
 	if err := c.Renew(pair); err != nil {
 		return nil, err
 	}
@@ -83,7 +88,7 @@ func (c *Client) Transport(claimUID string) (http.RoundTripper, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.Certificates = nil
+	config.Certificates, config.RootCAs = nil, c.roots
 	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		return c.cert.Load(), nil
 	}

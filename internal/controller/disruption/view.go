@@ -7,6 +7,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/demand"
@@ -17,7 +18,7 @@ import (
 // several cores busy.
 const viewAge = time.Second
 
-// view is all claims and demand at one moment. Nothing in it is changed by those who share it.
+// view is all claims and demand at one moment. They are the cache's own: nothing in it may be changed.
 type view struct {
 	at        time.Time
 	claims    []*v1alpha1.GPUNodeClaim
@@ -47,7 +48,7 @@ func (r *Reconciler) view(ctx context.Context, maxAge time.Duration) (view, erro
 
 func (r *Reconciler) look(ctx context.Context, now time.Time) (view, error) {
 	var claims v1alpha1.GPUNodeClaimList
-	if err := r.Client.List(ctx, &claims); err != nil {
+	if err := r.Client.List(ctx, &claims, client.UnsafeDisableDeepCopy); err != nil {
 		return view{}, err
 	}
 	v := view{at: now}
@@ -66,8 +67,8 @@ func (r *Reconciler) workloads(ctx context.Context) ([]demand.Workload, error) {
 		sets  appsv1.ReplicaSetList
 		pools v1alpha1.GPUNodePoolList
 	)
-	for _, err := range []error{r.Client.List(ctx, &pods), r.Client.List(ctx, &sets), r.Client.List(ctx, &pools)} {
-		if err != nil {
+	for _, list := range []client.ObjectList{&pods, &sets, &pools} {
+		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, err
 		}
 	}

@@ -37,7 +37,8 @@ func (r *Reconciler) observe(ctx context.Context) (*world, error) {
 		claims v1alpha1.GPUNodeClaimList
 	)
 	for _, list := range []client.ObjectList{&pods, &sets, &pools, &claims} {
-		if err := r.Client.List(ctx, list); err != nil {
+		// They are the cache's own, since copies of thousands would be most of what a plan costs. What is written is a copy.
+		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, err
 		}
 	}
@@ -89,7 +90,7 @@ func (w *world) batchWindow() time.Duration {
 // tidy keeps the account of promises true before anything is planned on it: entries whose claim never came are dropped
 // after a minute, and those that a lost status forgot are put back. It reports whether it wrote anything.
 func (r *Reconciler) tidy(ctx context.Context, w *world) (bool, error) {
-	now := r.Clock.Now()
+	now, seen := r.Clock.Now(), w.names()
 	for _, cached := range w.pools {
 		pool := cached.DeepCopy()
 		missing, err := r.stillHeld(ctx, pool, w.claims)
@@ -98,6 +99,9 @@ func (r *Reconciler) tidy(ctx context.Context, w *world) (bool, error) {
 		}
 		reserve.Restore(pool, missing)
 		dropped := reserve.DropOrphans(pool, now, r.OrphanAge, func(name string) bool {
+			if seen[name] {
+				return true
+			}
 			err := r.Reader.Get(ctx, client.ObjectKey{Name: name}, &v1alpha1.GPUNodeClaim{})
 			return !apierrors.IsNotFound(err)
 		})
@@ -114,6 +118,15 @@ func (r *Reconciler) tidy(ctx context.Context, w *world) (bool, error) {
 		return true, nil
 	}
 	return false, nil
+}
+
+// names are those of the claims.
+func (w *world) names() map[string]bool {
+	names := make(map[string]bool, len(w.claims))
+	for _, c := range w.claims {
+		names[c.Name] = true
+	}
+	return names
 }
 
 // stillHeld are the reservations that are missing by the cached claims and by the claims as they are now. A claim's end
@@ -135,10 +148,7 @@ func (r *Reconciler) stillHeld(ctx context.Context, pool *v1alpha1.GPUNodePool, 
 // orphanDue is how long until the first reservation without a claim may be dropped, and whether there is one: nothing
 // else would lead back here for it.
 func (w *world) orphanDue(now time.Time, age time.Duration) (time.Duration, bool) {
-	claims := map[string]bool{}
-	for _, c := range w.claims {
-		claims[c.Name] = true
-	}
+	claims := w.names()
 	due, found := time.Duration(0), false
 	for _, p := range w.pools {
 		for _, r := range p.Status.Reservations {

@@ -76,6 +76,7 @@ func child(settings string) error {
 	if err != nil {
 		return err
 	}
+	operator.SpareMemory(os.Getenv)
 	counts := &counter{calls: map[string]int{}}
 	cfg.Wrap(counts.wrap)
 	l, err := net.Listen("unix", o.Stats)
