@@ -2,13 +2,17 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"net"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/utils/clock"
 
+	"github.com/munhq/gpuscale/internal/gateway"
 	"github.com/munhq/gpuscale/internal/gateway/backends"
 	"github.com/munhq/gpuscale/internal/gatewayrun"
 )
@@ -25,7 +29,10 @@ func newGateway(c *console) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gateway",
 		Short: "Answer the OpenAI API for all models that a cluster's claims serve",
-		Args:  noArgs,
+		Long: "Answers the OpenAI API for all models that a cluster's claims serve and its pools list. A request for one that no\n" +
+			"worker serves waits until one does. $REDIS_URL names the Redis through which such requests wake models; without it\n" +
+			"they wake none.",
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.claimsSet = cmd.Flags().Changed("claims")
 			return runGateway(cmd.Context(), c, o)
@@ -43,6 +50,14 @@ func newGateway(c *console) *cobra.Command {
 	f.StringVar(&o.config.DefaultModel, "default-model", "", "model of requests that name none (default: the only one, where there is one)")
 	f.IntVar(&o.config.WorkerLimit, "worker-concurrency", 0, "requests that a worker may have at once from this gateway; 0 leaves it to the worker")
 	f.DurationVar(&o.config.Grace, "grace", 30*time.Second, "how long answers under way may take when the gateway ends")
+	f.DurationVar(&o.config.HoldLimit, "hold-limit", gateway.DefaultHoldLimit,
+		"how long a request for a model without a ready worker waits for one; 0 lets none wait")
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if o.config.HoldLimit < 0 {
+			return usageError{fmt.Errorf("--hold-limit %s is negative; use 0 to let no request wait", o.config.HoldLimit)}
+		}
+		return nil
+	}
 	return cmd
 }
 
@@ -50,7 +65,11 @@ func runGateway(ctx context.Context, c *console, o gatewayOptions) error {
 	cfg := o.config
 	cfg.Log, cfg.Namespace, cfg.BackendKey = useLog(), namespaceOf(c), c.getenv("VLLM_API_KEY")
 	cfg.Clock = clock.RealClock{} //gpuscale:clock the gateway's process makes its clock here
+	cfg.RedisURL = c.getenv("REDIS_URL")
 	var err error
+	if cfg.ID, err = gatewayID(); err != nil {
+		return err
+	}
 	if cfg.Backends, err = backendsOf(c, o.backends); err != nil {
 		return usageError{err}
 	}
@@ -73,6 +92,15 @@ func runGateway(ctx context.Context, c *console, o gatewayOptions) error {
 		}
 	}
 	return gatewayrun.Run(ctx, cfg)
+}
+
+// gatewayID is the host's name, which is the pod's, for people, and a number for what ran there before.
+func gatewayID() (string, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return "", err
+	}
+	return host + "-" + strings.ToLower(rand.Text()[:8]), nil
 }
 
 func listen(ctx context.Context, address, flag string) (net.Listener, error) {

@@ -32,10 +32,7 @@ const (
 	typeServer  = "server_error"
 	typeLimit   = "rate_limit_error"
 
-	// There is nothing to compute these from yet: a machine takes minutes, a model that moves or loads less.
-	retryAtZero   = time.Minute
-	retryStarting = 15 * time.Second
-	retrySoon     = 2 * time.Second
+	retrySoon = 2 * time.Second
 )
 
 var modelParam = "model"
@@ -95,13 +92,18 @@ func noSuchModel(name string) *apiError {
 	return e
 }
 
-func notReady(m registry.Model) *apiError {
+// notReady is for a request that does not wait: none does, or nothing would come of it.
+func notReady(m registry.Model, after time.Duration, waits bool) *apiError {
 	var e *apiError
-	if m.Stage == "" {
-		e = unavailable(retryAtZero, "model_not_ready", "The model %q is at zero: no machine runs it. A pod that asks for "+
-			"it wakes it; in this release a request does not, and is not held until it is ready.", m.Name)
-	} else {
-		e = unavailable(retryStarting, "model_not_ready", "The model %q is not ready yet (%s). Try again shortly.", m.Name, m.Stage)
+	switch {
+	case m.Stage != "":
+		e = unavailable(after, "model_not_ready", "The model %q is not ready yet (%s). Try again then.", m.Name, m.Stage)
+	case waits:
+		e = unavailable(after, "model_not_ready", "The model %q is at zero: no machine runs it. A pod that asks for it wakes "+
+			"it; a request does not, since this gateway has no Redis to say so in.", m.Name)
+	default:
+		e = unavailable(after, "model_not_ready", "The model %q is at zero: no machine runs it, and this gateway lets no "+
+			"request wait until one does.", m.Name)
 	}
 	e.Param = &modelParam
 	return e
@@ -112,7 +114,7 @@ func starting() *apiError {
 }
 
 func cutOff() *apiError {
-	return unavailable(retrySoon, "shutting_down", "The gateway is shutting down.")
+	return unavailable(retrySoon, codeShuttingDown, "The gateway is shutting down.")
 }
 
 func workerLost() *apiError {

@@ -80,6 +80,10 @@ func (m *metrics) touch() {
 	m.tokens.WithLabelValues("m", "x", "x")
 	m.setAside.WithLabelValues("m")
 	m.inFlight.WithLabelValues("m")
+	m.hold.held.WithLabelValues("m")
+	m.hold.seconds.WithLabelValues("m", "o")
+	m.hold.coldStarts.WithLabelValues("m")
+	m.hold.refused.WithLabelValues("m")
 	for _, v := range []*prometheus.HistogramVec{m.duration, m.ttft, m.interToken} {
 		v.WithLabelValues("m")
 	}

@@ -44,6 +44,7 @@ type exchange struct {
 	body   []byte
 
 	lease *registry.Lease
+	wait  wait
 }
 
 type exchangeKey struct{}
@@ -116,8 +117,11 @@ func (e *exchange) send() (*http.Response, error) {
 	tried := attempts{skip: map[string]bool{}}
 	for {
 		if !e.acquire(&tried) {
-			return nil, e.exhausted(&tried)
+			if err := e.hold(&tried); err != nil {
+				return nil, err
+			}
 		}
+		e.routed()
 		if tried.last != nil {
 			e.record.retries++
 			e.g.metrics.retries.WithLabelValues(e.model, tried.last.kind).Inc()
@@ -180,7 +184,7 @@ func (e *exchange) exhausted(tried *attempts) *apiError {
 		if problem != nil {
 			return problem
 		}
-		return notReady(model)
+		return notReady(model, expectedWait(model, e.g.cfg.Clock.Now()), e.g.cfg.HoldLimit > 0)
 	case last.kind == "refused":
 		return unavailable(retrySoon, "worker_busy", "Every worker of the model %q refused the request (%s).", e.model, last.refused)
 	case last.kind == "unreachable":

@@ -44,7 +44,7 @@ type Config struct {
 	Registry *registry.Registry
 	// Workers must show the gateway's role.
 	Workers Transports
-	Clock   clock.PassiveClock
+	Clock   clock.Clock
 	Log     logr.Logger
 	// Keys are the API keys by a name that may be logged. Without any, everybody may ask.
 	Keys map[string]Key
@@ -52,6 +52,18 @@ type Config struct {
 	DefaultModel string
 	// MaxBody bounds a request's body in bytes; 0 means DefaultMaxBody.
 	MaxBody int64
+
+	// HoldLimit is how long a request for a known model waits for a worker when none is ready; 0 lets none wait.
+	HoldLimit time.Duration
+	// MaxHeld and MaxHeldBytes bound the requests that wait and their bodies together; 0 means DefaultMaxHeld and
+	// DefaultMaxHeldBytes.
+	MaxHeld      int
+	MaxHeldBytes int64
+	// Demand is told what waits, so that the controllers bring a worker: see WriteDemand. Without it only requests for a
+	// model that is on its way already wait.
+	Demand DemandWriter
+	// GatewayID tells this gateway from every other, before and after it too. Demand needs it.
+	GatewayID string
 }
 
 // Gateway answers the OpenAI API. It is safe for concurrent use.
@@ -62,9 +74,14 @@ type Gateway struct {
 	handler http.Handler
 	proxy   *httputil.ReverseProxy
 	server  *http.Server
+	tally   *tally
+	room    *room
 	ending  atomic.Bool
 	end     context.CancelCauseFunc
 }
+
+// errClientGone is a client that takes no more.
+var errClientGone = errors.New("the client is gone")
 
 // errEnding is the cause of the end of requests that Shutdown cuts off.
 var errEnding = errors.New("the gateway is shutting down")
@@ -78,6 +95,15 @@ func New(cfg Config) (*Gateway, error) {
 	if cfg.MaxBody == 0 {
 		cfg.MaxBody = DefaultMaxBody
 	}
+	if cfg.Demand != nil && cfg.GatewayID == "" {
+		return nil, errors.New("gateway: Demand without a GatewayID")
+	}
+	if cfg.MaxHeld == 0 {
+		cfg.MaxHeld = DefaultMaxHeld
+	}
+	if cfg.MaxHeldBytes == 0 {
+		cfg.MaxHeldBytes = DefaultMaxHeldBytes
+	}
 	keys := &keyring{}
 	if err := keys.set(cfg.Keys); err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
@@ -85,8 +111,12 @@ func New(cfg Config) (*Gateway, error) {
 	if len(cfg.Keys) == 0 {
 		cfg.Log.Info("no API keys are configured: whoever reaches this port can use every model")
 	}
+	if cfg.HoldLimit > 0 && cfg.Demand == nil {
+		cfg.Log.Info("no Redis is configured: a request cannot wake a model that no machine runs")
+	}
 	cfg.Keys = nil
-	g := &Gateway{cfg: cfg, keys: keys, metrics: newMetrics(cfg.Registry, keys)}
+	g := &Gateway{cfg: cfg, keys: keys, metrics: newMetrics(cfg.Registry, keys), tally: newTally(),
+		room: &room{maxHeld: cfg.MaxHeld, maxBytes: cfg.MaxHeldBytes}}
 	ctx, end := context.WithCancelCause(context.Background())
 	g.end = end
 	quiet := log.New(io.Discard, "", 0) // The access log has the outcome; theirs may quote a peer.

@@ -31,13 +31,12 @@ func (g *Gateway) generate(w http.ResponseWriter, r *http.Request) {
 	inFlight := g.metrics.inFlight.WithLabelValues(model.Name)
 	inFlight.Inc()
 	defer inFlight.Dec()
-	if model.Workers == 0 {
-		write(w, notReady(model))
-		return
-	}
-	e := &exchange{g: g, ctx: r.Context(), record: record, model: model.Name, path: r.URL.Path, header: r.Header, body: body}
-	defer e.release()
-	g.proxy.ServeHTTP(w, e.attach(r))
+	client := &heldWriter{ResponseWriter: w, record: record, stream: wantsStream(r.URL.Path, body)}
+	e := &exchange{g: g, ctx: r.Context(), record: record, model: model.Name, path: r.URL.Path, header: r.Header, body: body,
+		wait: wait{client: client}}
+	defer e.done()
+	g.proxy.ServeHTTP(client, e.attach(r))
+	client.finish()
 }
 
 // readBody reads the whole body, so that it can be sent more than once.

@@ -24,6 +24,7 @@ type metrics struct {
 	rejections *prometheus.CounterVec
 	setAside   *prometheus.CounterVec
 	inFlight   *prometheus.GaugeVec
+	hold       *holdMetrics
 }
 
 var (
@@ -54,6 +55,7 @@ func newMetrics(known *registry.Registry, keys *keyring) *metrics {
 	m.registry = prometheus.NewRegistry()
 	m.registry.MustRegister(m.requests, m.duration, m.ttft, m.interToken, m.tokens, m.retries, m.broken, m.rejections, m.setAside,
 		m.inFlight, &standing{known: known, keys: keys})
+	m.hold = newHoldMetrics(m.registry)
 	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 	return m
 }

@@ -42,6 +42,12 @@ type Config struct {
 	DefaultModel string
 	// Grace is how long answers under way may take when the gateway ends.
 	Grace time.Duration
+	// HoldLimit is how long a request for a known model waits for a worker; 0 lets none wait.
+	HoldLimit time.Duration
+	// RedisURL is where the controllers read what waits. Empty: requests wake no model.
+	RedisURL string
+	// ID tells this gateway from every other, those that ran on the same host too. It may be empty without a RedisURL.
+	ID    string
 	Log   logr.Logger
 	Clock clock.Clock
 }
@@ -60,17 +66,22 @@ func Run(ctx context.Context, cfg Config) error {
 	routes := &routes{}
 	known := registry.New(cfg.Clock, routes.forget)
 	known.Limit(cfg.WorkerLimit)
-	source, err := sources(cfg, routes)
+	demand, err := newDemand(cfg)
+	if err != nil {
+		return err
+	}
+	source, err := sources(cfg, routes, demand)
 	if err != nil {
 		return err
 	}
 	defer routes.close()
 	//nolint:contextcheck // Its requests end with Shutdown, which comes after the end of ctx.
 	gw, err := gateway.New(gateway.Config{Registry: known, Workers: routes, Clock: cfg.Clock, Log: cfg.Log, Keys: keys.first,
-		DefaultModel: cfg.DefaultModel})
+		DefaultModel: cfg.DefaultModel, HoldLimit: cfg.HoldLimit, Demand: demand.writer(), GatewayID: cfg.ID})
 	if err != nil {
 		return err
 	}
+	defer demand.write(ctx, gw)()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return source.Run(ctx, known.Apply) })
 	g.Go(func() error { return keys.follow(ctx, gw.SetKeys) })

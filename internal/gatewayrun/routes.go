@@ -48,14 +48,14 @@ func (r *routes) close() {
 }
 
 // sources are where the registry's picture comes from.
-func sources(cfg Config, r *routes) (registry.Source, error) {
+func sources(cfg Config, r *routes, d *demand) (registry.Source, error) {
 	var list []registry.Source
 	if cfg.Rest != nil {
 		secret, err := watchSecret(cfg)
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, &cluster{cfg: cfg, secret: secret, routes: r})
+		list = append(list, &cluster{cfg: cfg, secret: secret, routes: r, demand: d})
 	}
 	if len(cfg.Backends) > 0 {
 		r.plain = backends.New(cfg.Backends, backends.Options{Key: cfg.BackendKey, Clock: cfg.Clock, Log: cfg.Log})
@@ -72,6 +72,7 @@ type cluster struct {
 	cfg    Config
 	secret *secretWatch
 	routes *routes
+	demand *demand
 }
 
 // Run is registry.Source's.
@@ -85,6 +86,9 @@ func (c *cluster) Run(ctx context.Context, apply func(registry.Snapshot)) error 
 		return fmt.Errorf("the gateway's certificate: %w", err)
 	}
 	c.routes.workers.Store(workers)
+	if err := c.demand.open(own.ca); err != nil {
+		return err
+	}
 	cached, err := claims.OpenCache(c.cfg.Rest)
 	if err != nil {
 		return fmt.Errorf("the cache of claims: %w", err)

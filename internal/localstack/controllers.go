@@ -2,6 +2,7 @@ package localstack
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -10,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/munhq/gpuscale/internal/gateway"
 	"github.com/munhq/gpuscale/internal/gatewayrun"
 	"github.com/munhq/gpuscale/internal/ledger"
 	"github.com/munhq/gpuscale/internal/operator"
@@ -47,7 +49,7 @@ func (s *Stack) startGateway(ctx context.Context, l net.Listener) {
 	s.background(ctx, "gateway", func(ctx context.Context) error {
 		return gatewayrun.Run(ctx, gatewayrun.Config{
 			Rest: s.Rest, Namespace: Namespace, Listener: l, Grace: time.Second, Log: s.log.WithName("gateway"),
-			Clock: s.opts.Clock,
+			Clock: s.opts.Clock, HoldLimit: gateway.DefaultHoldLimit, RedisURL: s.redis, ID: "local-" + rand.Text(),
 		})
 	})
 }

@@ -115,6 +115,12 @@ func roleOf(state *tls.ConnectionState, installation string) (string, error) {
 	return "", errNotCaller
 }
 
+// Installation is the id of the installation whose CA is given.
+func Installation(caPEM []byte) (string, error) {
+	_, id, err := trust(caPEM)
+	return id, err
+}
+
 func trust(caPEM []byte) (*x509.CertPool, string, error) {
 	ca, err := parseCert(caPEM)
 	if err != nil {

@@ -66,12 +66,26 @@ type Store struct {
 	clock  clock.Clock
 }
 
-// Open makes a Store on the Redis of a URL (redis://, rediss:// or unix://), for the installation with the given id. It
-// connects when it is first used. No error of a Store repeats the URL, which may have a password in it.
-func Open(url, installation string, c clock.Clock) (*Store, error) {
+// Check tells whether Open would take a URL. It connects to nothing, and its error does not repeat the URL.
+func Check(url string) error {
+	_, err := parse(url)
+	return err
+}
+
+func parse(url string) (*redis.Options, error) {
 	options, err := redis.ParseURL(url)
 	if err != nil {
 		return nil, errors.New("the Redis URL cannot be read; it is like redis://[[user]:password@]host[:port][/database]")
+	}
+	return options, nil
+}
+
+// Open makes a Store on the Redis of a URL (redis://, rediss:// or unix://), for the installation with the given id. It
+// connects when it is first used. No error of a Store repeats the URL, which may have a password in it.
+func Open(url, installation string, c clock.Clock) (*Store, error) {
+	options, err := parse(url)
+	if err != nil {
+		return nil, err
 	}
 	if installation == "" {
 		return nil, errors.New("wish: no installation id")

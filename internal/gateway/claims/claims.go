@@ -121,13 +121,13 @@ func (s *Source) read(ctx context.Context) (registry.Snapshot, error) {
 // not draw another model's requests to it.
 func Snapshot(claims []v1alpha1.GPUNodeClaim, pools []v1alpha1.GPUNodePool) registry.Snapshot {
 	var out registry.Snapshot
-	stages := map[string]string{}
+	known := map[string]registry.Known{}
 	for i := range pools {
 		if pools[i].DeletionTimestamp != nil {
 			continue
 		}
 		for j := range pools[i].Spec.Models {
-			stages[pools[i].Spec.Models[j].Name] = ""
+			known[pools[i].Spec.Models[j].Name] = registry.Known{}
 		}
 	}
 	for i := range claims {
@@ -136,16 +136,56 @@ func Snapshot(claims []v1alpha1.GPUNodeClaim, pools []v1alpha1.GPUNodePool) regi
 		case ending(c):
 		case serving(c):
 			out.Workers = append(out.Workers, worker(c))
+			out.Boots = append(out.Boots, boots(c)...)
 		default:
 			for j := range c.Spec.Placements {
-				stages[c.Spec.Placements[j].Workload] = fmt.Sprintf("%s on %s", phase(c), c.Name)
+				name := c.Spec.Placements[j].Workload
+				coming := registry.Known{Stage: stage(c, name), Since: c.CreationTimestamp.Time}
+				// Of several the one that was asked for first is likely to serve first.
+				if before := known[name]; before.Stage == "" || coming.Since.Before(before.Since) {
+					known[name] = coming
+				}
 			}
 		}
 	}
-	for name, stage := range stages {
-		out.Models = append(out.Models, registry.Known{Name: name, Stage: stage})
+	for name, k := range known {
+		k.Name = name
+		out.Models = append(out.Models, k)
 	}
 	return out
+}
+
+// stage is how far a model is on a claim that does not serve yet. Of what the machine says it has the state, which is one
+// of a closed list, and no message.
+func stage(c *v1alpha1.GPUNodeClaim, model string) string {
+	for i := range c.Status.Models {
+		m := &c.Status.Models[i]
+		if m.Name == model && m.State != "" && m.State != v1alpha1.ModelPending && m.State != v1alpha1.ModelReady {
+			return fmt.Sprintf("%s, model %s, on %s", phase(c), m.State, c.Name)
+		}
+	}
+	return fmt.Sprintf("%s on %s", phase(c), c.Name)
+}
+
+// stepReady is the milestone of a claim that serves for the first time.
+const stepReady = "Ready"
+
+// boots are those of the models that the claim was bought for.
+func boots(c *v1alpha1.GPUNodeClaim) []registry.Boot {
+	var list []registry.Boot
+	for i := range c.Status.Steps {
+		ready := c.Status.Steps[i]
+		if ready.Name != stepReady || c.CreationTimestamp.IsZero() {
+			continue
+		}
+		for j := range c.Spec.Placements {
+			if p := &c.Spec.Placements[j]; !p.Since.After(ready.At.Time) {
+				list = append(list, registry.Boot{ClaimUID: string(c.UID), Model: p.Workload,
+					Took: max(0, ready.At.Sub(c.CreationTimestamp.Time))})
+			}
+		}
+	}
+	return list
 }
 
 func ending(c *v1alpha1.GPUNodeClaim) bool {

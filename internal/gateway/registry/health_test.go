@@ -3,8 +3,8 @@ package registry_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -279,7 +279,7 @@ func TestSourcesTogether(t *testing.T) {
 	}
 	two <- registry.Snapshot{Workers: []registry.Worker{worker("b", "m")}, Models: []registry.Known{{Name: "m"}}}
 	got := <-pictures
-	if got.Partial || len(got.Workers) != 2 || fmt.Sprint(got.Models) != "[{m Pending on z}]" {
+	if got.Partial || len(got.Workers) != 2 || !slices.Equal(got.Models, []registry.Known{{Name: "m", Stage: "Pending on z"}}) {
 		t.Errorf("with both: %+v", got)
 	}
 	one <- registry.Snapshot{}

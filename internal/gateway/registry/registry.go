@@ -37,6 +37,8 @@ type Known struct {
 	Name string
 	// Stage says, for people, how far it is on its way to a worker. Empty means that nothing is on its way.
 	Stage string
+	// Since is when the machine that is to serve it was asked for; zero where that is not known.
+	Since time.Time
 }
 
 // Snapshot is all that a Source knows at one moment. The same worker or model must not be in it twice.
@@ -46,6 +48,8 @@ type Snapshot struct {
 	Models []Known
 	// Partial: there may be more that is not known yet.
 	Partial bool
+	// Boots of the workers that serve.
+	Boots []Boot
 }
 
 // Source tells who can serve what.
@@ -64,6 +68,10 @@ type Model struct {
 	Workers int
 	// Stage is how far it is, for people, when there is none; empty when nothing is on its way.
 	Stage string
+	// Since is Known's, when there is none.
+	Since time.Time
+	// Boot is how long this model is expected to take from being asked for to serving, by the boots seen; zero before any.
+	Boot time.Duration
 }
 
 // Registry is safe for concurrent use.
@@ -77,6 +85,8 @@ type Registry struct {
 	turn    uint64
 	workers map[string]*entry
 	models  map[string]*model
+	boots   boots
+	changed chan struct{}
 }
 
 // entry is a worker that is in the picture or still has requests outstanding.
@@ -96,6 +106,7 @@ type entry struct {
 type model struct {
 	firstKnown time.Time
 	stage      string
+	since      time.Time
 	ready      []*entry
 }
 
@@ -105,7 +116,8 @@ func New(c clock.PassiveClock, forget func(claimUID string)) *Registry {
 	if forget == nil {
 		forget = func(string) {}
 	}
-	return &Registry{clock: c, forget: forget, workers: map[string]*entry{}, models: map[string]*model{}}
+	return &Registry{clock: c, forget: forget, workers: map[string]*entry{}, models: map[string]*model{},
+		changed: make(chan struct{})}
 }
 
 // Limit sets how many requests a worker may have outstanding, over all its models; 0 means as many as its own admission
@@ -123,13 +135,19 @@ func (r *Registry) replace(s Snapshot) (gone []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.synced = r.synced || !s.Partial
+	defer func() {
+		close(r.changed)
+		r.changed = make(chan struct{})
+	}()
+	r.boots.see(s.Boots)
 	for _, e := range r.workers {
 		e.present = false
 	}
 	old := r.models
 	r.models = make(map[string]*model, len(old))
 	for _, known := range s.Models {
-		r.know(old, known.Name).stage = known.Stage
+		m := r.know(old, known.Name)
+		m.stage, m.since = known.Stage, known.Since
 	}
 	for _, w := range s.Workers {
 		e := r.workers[w.ClaimUID]
@@ -199,7 +217,7 @@ func (r *Registry) Models() []Model {
 	defer r.mu.Unlock()
 	list := make([]Model, 0, len(r.models))
 	for name, m := range r.models {
-		list = append(list, m.public(name))
+		list = append(list, r.public(name, m))
 	}
 	slices.SortFunc(list, func(a, b Model) int { return strings.Compare(a.Name, b.Name) })
 	return list
@@ -213,7 +231,7 @@ func (r *Registry) Model(name string) (Model, bool) {
 	if m == nil {
 		return Model{}, false
 	}
-	return m.public(name), true
+	return r.public(name, m), true
 }
 
 // Only is the name of the model when exactly one is known.
@@ -229,12 +247,19 @@ func (r *Registry) Only() (string, bool) {
 	return "", false
 }
 
-func (m *model) public(name string) Model {
-	out := Model{Name: name, FirstKnown: m.firstKnown, Workers: len(m.ready)}
+func (r *Registry) public(name string, m *model) Model {
+	out := Model{Name: name, FirstKnown: m.firstKnown, Workers: len(m.ready), Boot: r.boots.expected(name)}
 	if out.Workers == 0 {
-		out.Stage = m.stage
+		out.Stage, out.Since = m.stage, m.since
 	}
 	return out
+}
+
+// Changed is closed when the picture is next replaced. Who waits for a worker takes it first, looks, and then waits.
+func (r *Registry) Changed() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.changed
 }
 
 // Lease is one request outstanding at a worker. It is safe for concurrent use.

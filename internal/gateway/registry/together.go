@@ -40,7 +40,7 @@ func (t together) Run(ctx context.Context, apply func(Snapshot)) error {
 
 func union(parts []*Snapshot) Snapshot {
 	var out Snapshot
-	stages := map[string]string{}
+	known := map[string]Known{}
 	for _, p := range parts {
 		if p == nil {
 			out.Partial = true
@@ -49,13 +49,14 @@ func union(parts []*Snapshot) Snapshot {
 		out.Partial = out.Partial || p.Partial
 		out.Workers = append(out.Workers, p.Workers...)
 		for _, m := range p.Models {
-			if m.Stage != "" || stages[m.Name] == "" {
-				stages[m.Name] = m.Stage
+			if m.Stage != "" || known[m.Name].Stage == "" {
+				known[m.Name] = m
 			}
 		}
+		out.Boots = append(out.Boots, p.Boots...)
 	}
-	for name, stage := range stages {
-		out.Models = append(out.Models, Known{Name: name, Stage: stage})
+	for _, m := range known {
+		out.Models = append(out.Models, m)
 	}
 	return out
 }
