@@ -148,12 +148,19 @@ func (w *world) add(change func(*vllmsim.Config)) *worker {
 
 // publish tells the registry of all workers.
 func (w *world) publish(known ...registry.Known) {
-	s := registry.Snapshot{Models: known}
+	w.reg.Apply(registry.Snapshot{Models: known, Workers: w.all(nil)})
+}
+
+// all is all workers but one.
+func (w *world) all(but *worker) []registry.Worker {
+	var list []registry.Worker
 	for _, a := range w.workers {
-		s.Workers = append(s.Workers, registry.Worker{Claim: "claim-" + a.uid, ClaimUID: a.uid, Endpoint: a.endpoint,
-			Models: map[string]registry.State{model: registry.Ready}})
+		if a != but {
+			list = append(list, registry.Worker{Claim: "claim-" + a.uid, ClaimUID: a.uid, Endpoint: a.endpoint,
+				Models: map[string]registry.State{model: registry.Ready}})
+		}
 	}
-	w.reg.Apply(s)
+	return list
 }
 
 func (a *worker) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
