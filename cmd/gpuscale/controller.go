@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,7 @@ func newController(c *console) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster (default: the pod's own, then $KUBECONFIG)")
 	f.StringVar(&o.config.LedgerURL, "ledger", "", "URL of the ledger (default: $POSTGRES_URL, then gpuscale/ledger.db in the user's data folder)")
+	f.StringVar(&o.config.RedisURL, "redis", "", "URL of the Redis where gateways write what they are asked for (default: $REDIS_URL; without it requests wake and scale nothing)")
 	f.StringVar(&o.config.MetricsAddr, "metrics-addr", ":8081", "address of the metrics; 0 for none")
 	f.StringVar(&o.config.WorkerMetrics.Addr, "worker-metrics-addr", ":9091", "address where the workers' metrics are re-exposed; 0 for none")
 	f.StringVar(&o.workerMetrics, "worker-metrics", "core", "which of the workers' metrics are re-exposed: core or all")
@@ -80,6 +82,7 @@ func runController(ctx context.Context, c *console, o controllerOptions) error {
 	if o.config.WorkerMetrics.Interval < time.Second {
 		return fmt.Errorf("--worker-metrics-interval %s: at least a second", o.config.WorkerMetrics.Interval)
 	}
+	o.config.RedisURL = cmp.Or(o.config.RedisURL, c.getenv("REDIS_URL"))
 	var err error
 	if o.config.LedgerURL, err = ledgerURL(c, o.config.LedgerURL); err != nil {
 		return err

@@ -115,7 +115,7 @@ func (m *merger) finish(wish int) Workload {
 	if m.bounded {
 		wish = min(wish, m.most)
 	}
-	w.MinReplicas = m.min
+	w.MinReplicas, w.Wish = m.min, max(wish, 0)
 	w.Replicas = max(len(w.Pods), wish, m.min)
 	slices.Sort(w.Namespaces)
 	slices.Sort(w.Pools)

@@ -41,6 +41,8 @@ type Workload struct {
 	// Replicas wanted: the maximum of pods, the gateway's wish and the pools' minimum. 0 is a model that is known and
 	// not wanted now.
 	Replicas int
+	// Wish is the gateway's part of it, within the pools' maxReplicas.
+	Wish int
 	// AlwaysActive: never without a worker by our choice.
 	AlwaysActive bool
 	// MinReplicas is the most that a pool listing the model keeps without pods or traffic, AlwaysActive included.
@@ -63,6 +65,12 @@ func (w Workload) UnmetSince(covered int) time.Time {
 		return time.Time{}
 	}
 	return w.Pods[covered].Created
+}
+
+// Urgent reports whether what is missing beyond covered replicas waits for no batch window: somebody waits for an answer
+// of a model that has no worker, or no pod asks for it.
+func (w Workload) Urgent(covered int) bool {
+	return covered < w.Replicas && (covered == 0 && w.Wish > 0 || w.UnmetSince(covered).IsZero())
 }
 
 // PodRef names a pod that asks.

@@ -25,7 +25,7 @@ const readyTimeout = time.Minute
 func (s *Stack) startControllers(ctx context.Context) {
 	s.background(ctx, "controllers", func(ctx context.Context) error {
 		return operator.Run(ctx, operator.Config{
-			Rest: s.Rest, Namespace: Namespace, LedgerURL: s.ledgerURL, Getenv: s.getenv,
+			Rest: s.Rest, Namespace: Namespace, LedgerURL: s.ledgerURL, RedisURL: s.redis, Getenv: s.getenv,
 			BaseURLs:    map[provider.Name]string{provider.VastAI: s.Provider},
 			Agent:       s.agent,
 			MetricsAddr: "0", HealthAddr: "0", Log: s.log,

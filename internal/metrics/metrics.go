@@ -24,6 +24,9 @@ var (
 	// SweepHalted is 1 while the sweep destroys no orphan because its own memory cannot be believed.
 	SweepHalted = gauge("gpuscale_sweep_halted",
 		"1 while the sweep ends nothing because what it knows of its own claims cannot be believed. A person has to look.")
+	// TrafficUnknown is 1 while what gateways ask for is not known: their store cannot be read, or has just come back.
+	TrafficUnknown = gauge("gpuscale_traffic_unknown",
+		"1 while the gateways' demand cannot be read or has just come back: what it was last holds for a while, and nothing is bought from that.")
 )
 
 func counter(name, help string, labels ...string) *prometheus.CounterVec {

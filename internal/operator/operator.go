@@ -38,6 +38,7 @@ import (
 	"github.com/munhq/gpuscale/internal/ledger"
 	restbook "github.com/munhq/gpuscale/internal/offers/rest"
 	"github.com/munhq/gpuscale/internal/reserve"
+	"github.com/munhq/gpuscale/internal/traffic"
 	"github.com/munhq/gpuscale/internal/workerclient"
 	"github.com/munhq/gpuscale/pkg/provider"
 )
@@ -49,6 +50,10 @@ type Config struct {
 	Namespace string
 	// LedgerURL names the money history, as ledger.Open takes it.
 	LedgerURL string
+	// RedisURL is where gateways write what is asked of them; without it they wake and scale nothing.
+	RedisURL string
+	// Traffic are the times by which what gateways say is believed; the zero value is traffic's defaults.
+	Traffic traffic.Settings
 	// Getenv reads the environment, where credentials are looked for that no Secret gives.
 	Getenv func(string) string
 	// BaseURLs and PaceFactor direct drivers to simulated clouds; empty and 0 in production.
@@ -246,11 +251,15 @@ func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Ide
 	demandOpts := demand.Options{AllGPUPods: cfg.AllGPUPods}
 	recorder := boundedRecorder{mgr.GetEventRecorder("gpuscale")}
 	secrets := secretReader{mgr.GetAPIReader()}
+	gateways, err := watchGateways(ctx, mgr, cfg, id)
+	if err != nil {
+		return err
+	}
 	controllers := []interface{ SetupWithManager(ctrl.Manager) error }{
 		&pool.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: accounts, Rests: rests, Events: recorder,
 			Clock: cfg.Clock, Recheck: pool.DefaultRecheck},
 		&provisioning.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: accounts, Rests: rests,
-			Events: recorder, Clock: cfg.Clock, Demand: demandOpts, Replan: provisioning.DefaultReplan,
+			Events: recorder, Clock: cfg.Clock, Demand: demandOpts, Traffic: gateways, Replan: provisioning.DefaultReplan,
 			SearchTimeout: provisioning.DefaultSearchTimeout, OrphanAge: cmp.Or(cfg.OrphanAge, reserve.OrphanAge),
 			History: led, Recall: recall},
 		&claim.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: recentAccounts{accounts},
@@ -260,7 +269,7 @@ func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Ide
 			HFToken: secrets.hfToken,
 			Events:  recorder, Clock: cfg.Clock, Timing: cfg.Timing, Installation: id.Installation},
 		&disruption.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Workers: workers, Events: recorder,
-			Clock: cfg.Clock, Demand: demandOpts, AgentTimeout: cfg.Timing.AgentTimeout},
+			Clock: cfg.Clock, Demand: demandOpts, Traffic: gateways, Uptime: uptime(), AgentTimeout: cfg.Timing.AgentTimeout},
 		newSweeper(mgr, cfg, id, accounts, led, recorder),
 	}
 	if !cfg.WorkerMetrics.Off() {

@@ -59,8 +59,8 @@ type IdleVerdict struct {
 //
 // A claim that is not Ready, whose agent is not known to answer, that has requests in flight, or that standing demand
 // (pods, the gateway's wish, minReplicas, always-active, minNodes) still wants is not idle. Otherwise the cooldown runs
-// from the latest of Ready, the last request and the end of demand; requests do not count for a model that neither a pod
-// nor a pool declares any more.
+// from the latest of Ready, the last request and the end of demand. Requests, those in flight included, do not count
+// where neither a pod nor a pool declares any of its models any more.
 //
 // claim.status.demandEndedAt must be kept by the caller: set when Wanted turns false, cleared when it turns true. Until it
 // is set the end of demand is taken to be now.
@@ -73,8 +73,8 @@ func Idle(in IdleInput) IdleVerdict {
 		return busy(v1alpha1.ReasonNotServing, "it is not Ready")
 	case !in.Agent.Known:
 		return busy(v1alpha1.ReasonAgentUnreachable, "its agent does not answer, and unknown is not idle")
-	case in.Agent.InFlight > 0:
-		return busy(v1alpha1.ReasonBusy, fmt.Sprintf("%d requests in flight", in.Agent.InFlight))
+	case in.inFlight() > 0:
+		return busy(v1alpha1.ReasonBusy, fmt.Sprintf("%d requests in flight", in.inFlight()))
 	}
 	if why := Wanted(in.Claim, in.Claims, in.Workloads); why != "" {
 		return busy(v1alpha1.ReasonServing, why)
@@ -97,7 +97,7 @@ func (in IdleInput) cooldown(ready time.Time) IdleVerdict {
 	declared := in.declared()
 	if declared {
 		since = latest(since, in.Agent.LastRequest)
-		if t := in.Claim.Status.LastRequestAt; t != nil {
+		if t := in.Claim.Status.LastRequestAt; t != nil && in.Agent.LastRequest.IsZero() { // its agent has begun anew
 			since = latest(since, t.Time)
 		}
 	}
@@ -116,6 +116,19 @@ func (in IdleInput) cooldown(ready time.Time) IdleVerdict {
 			v1alpha1.FormatDuration(period))
 	}
 	return v
+}
+
+// inFlight are the requests in flight that keep the claim.
+func (in IdleInput) inFlight() int {
+	if !in.declared() && in.Claim.Status.DemandEndedAt != nil {
+		return 0
+	}
+	return in.Agent.InFlight
+}
+
+// Listed reports whether a pool lists one of the claim's models, so that traffic alone can want it.
+func Listed(claim *v1alpha1.GPUNodeClaim, workloads []demand.Workload) bool {
+	return slices.ContainsFunc(workloads, func(w demand.Workload) bool { return len(w.Pools) > 0 && places(claim, w.Key) })
 }
 
 // declared reports whether a pod or a pool still declares one of the claim's models: then requests count as use.

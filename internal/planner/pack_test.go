@@ -182,14 +182,13 @@ func TestMissingCountsWhatMakeAnswers(t *testing.T) {
 				answered[key]++
 			}
 		}
-		missing := Missing(s)
-		for _, m := range missing {
-			if answered[m.Workload] != m.Missing {
-				rt.Fatalf("%+v, answered %d", m, answered[m.Workload])
+		for _, w := range lackingIn(s) {
+			if answered[w.Key] != w.missing {
+				rt.Fatalf("%s lacks %d, answered %d", w.Key, w.missing, answered[w.Key])
 			}
 		}
-		if len(missing) != len(answered) {
-			rt.Fatalf("%+v, answered %v", missing, answered)
+		if waiting, urgent := Missing(s); len(waiting)+len(urgent) != len(answered) {
+			rt.Fatalf("%v and %v, answered %v", waiting, urgent, answered)
 		}
 	})
 }

@@ -42,14 +42,19 @@ type marketKey struct {
 	entry int
 }
 
-// Missing says how many replicas each workload lacks, by workload key, in a plan's order and without looking for
-// anything: neither why nor whether it could be had. It is Make's own count, cheap enough for every change.
-func Missing(s Snapshot) []Unmet {
-	var out []Unmet
+// Missing are the workloads that lack replicas, by key, in a plan's order and without looking for anything: neither why
+// nor whether they could be had. It is Make's own count, cheap enough for every change. Those that are urgent wait for no
+// batch window.
+func Missing(s Snapshot) (waiting, urgent []string) {
+	has := covered(s)
 	for _, w := range lackingIn(s) {
-		out = append(out, Unmet{Workload: w.Key, Missing: w.missing})
+		if w.Urgent(has[w.Key]) {
+			urgent = append(urgent, w.Key)
+		} else {
+			waiting = append(waiting, w.Key)
+		}
 	}
-	return out
+	return waiting, urgent
 }
 
 // Make plans: every workload that lacks replicas gets room on claims that have some, which costs nothing, and purchases,

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/agentapi"
@@ -27,6 +28,13 @@ import (
 // Workers asks agents for their account of requests.
 type Workers interface {
 	Status(ctx context.Context, endpoint, claimUID string) (agentapi.Status, error)
+}
+
+// Traffic gives the replicas that the gateways' traffic keeps, by model, whether a model that is not among them is known
+// to have none, and an event when that changes.
+type Traffic interface {
+	Keeping() (replicas map[string]int, known bool)
+	Changes() <-chan event.GenericEvent
 }
 
 // Reconciler is the disruption controller. Its fields are set once, before SetupWithManager.
@@ -39,10 +47,15 @@ type Reconciler struct {
 	Clock   clock.Clock
 	// Demand are the options of the demand rules, the same as provisioning's.
 	Demand demand.Options
+	// Traffic is what gateways ask for.
+	Traffic Traffic
+	// Uptime is how long this process has run, by a clock that never jumps.
+	Uptime func() time.Duration
 	// AgentTimeout bounds one call to an agent.
 	AgentTimeout time.Duration
 
-	shared shared
+	shared   shared
+	patience patience
 }
 
 // SetupWithManager registers the controller: a change of demand anywhere looks at every claim again. What changes no
@@ -54,6 +67,11 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.GPUNodeClaim{}).
 		Watches(&corev1.Pod{}, all, builder.WithPredicates(r.demandChanges())).
 		Watches(&v1alpha1.GPUNodePool{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(source.Channel(r.Traffic.Changes(), handler.EnqueueRequestsFromMapFunc(
+			func(ctx context.Context, o client.Object) []reconcile.Request {
+				r.outdated()
+				return r.everyClaim(ctx, o)
+			}))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 8}).
 		Complete(r)
 }
@@ -91,6 +109,7 @@ func (r *Reconciler) everyClaim(ctx context.Context, _ client.Object) []reconcil
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	claim := &v1alpha1.GPUNodeClaim{}
 	if err := r.Client.Get(ctx, req.NamespacedName, claim); err != nil {
+		r.patience.forget(req.Name)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if !claim.DeletionTimestamp.IsZero() || claim.Status.Failure != nil {

@@ -33,6 +33,9 @@ func (r *Reconciler) emptiness(ctx context.Context, claim *v1alpha1.GPUNodeClaim
 	}
 	wanted := planner.Wanted(claim, in.Claims, in.Workloads) != ""
 	if claim.Status.Attempt == nil && !wanted {
+		if _, known := r.Traffic.Keeping(); !known && planner.Listed(claim, in.Workloads) {
+			return reconcile.Result{RequeueAfter: agentPoll}, nil // traffic may want it: unknown is not zero
+		}
 		return r.endUnbought(ctx, claim)
 	}
 	if !ready {
@@ -51,10 +54,11 @@ func (r *Reconciler) emptiness(ctx context.Context, claim *v1alpha1.GPUNodeClaim
 		in.Agent = agent
 		v = planner.Idle(in)
 	}
+	left := r.patience.left(claim, v, in.Now, r.Uptime())
 	if err := r.noteIdle(ctx, claim, v); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if v.Idle {
+	if v.Idle && left == 0 {
 		return reconcile.Result{}, r.end(ctx, claim, v.Reason, v.Message)
 	}
 	in.Claim = claim
@@ -64,9 +68,12 @@ func (r *Reconciler) emptiness(ctx context.Context, claim *v1alpha1.GPUNodeClaim
 	}
 	wait := agentPoll
 	for _, due := range []time.Time{v.EndsAt, next} {
-		if left := due.Sub(in.Now); !due.IsZero() && left < wait {
-			wait = max(left, time.Millisecond)
+		if until := due.Sub(in.Now); !due.IsZero() && until < wait {
+			wait = max(until, time.Millisecond)
 		}
+	}
+	if left > 0 {
+		wait = min(max(wait, left), agentPoll)
 	}
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
@@ -108,18 +115,24 @@ func (r *Reconciler) ask(ctx context.Context, claim *v1alpha1.GPUNodeClaim) plan
 	if err != nil {
 		return planner.AgentView{}
 	}
-	a := planner.AgentView{Known: true, InFlight: s.InFlight, Models: map[string]planner.ModelView{}}
+	a := planner.AgentView{Known: true, InFlight: s.InFlight, LastRequest: r.here(s.LastRequest, s.Now),
+		Models: map[string]planner.ModelView{}}
 	for _, m := range s.Models {
-		view := planner.ModelView{InFlight: m.InFlight}
-		if m.LastRequest != nil {
-			view.LastRequest = *m.LastRequest
-		}
-		a.Models[m.Name] = view
-	}
-	if s.LastRequest != nil {
-		a.LastRequest = *s.LastRequest
+		a.Models[m.Name] = planner.ModelView{InFlight: m.InFlight, LastRequest: r.here(m.LastRequest, s.Now)}
 	}
 	return a
+}
+
+// here is a time of an agent's clock, which shows now, by this one; zero where there is none. A rented machine's clock may
+// be wrong by any amount.
+func (r *Reconciler) here(t *time.Time, now time.Time) time.Time {
+	switch {
+	case t == nil:
+		return time.Time{}
+	case now.IsZero():
+		return *t
+	}
+	return r.Clock.Now().Add(-max(0, now.Sub(*t)))
 }
 
 // noteDemand remembers when the last demand for the claim's models ended, and for each of several, and forgets it when

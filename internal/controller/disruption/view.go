@@ -46,6 +46,13 @@ func (r *Reconciler) view(ctx context.Context, maxAge time.Duration) (view, erro
 	return v, err
 }
 
+// outdated makes the next view a new one: when demand ended is noted to the second at which it did.
+func (r *Reconciler) outdated() {
+	r.shared.mu.Lock()
+	defer r.shared.mu.Unlock()
+	r.shared.last = view{}
+}
+
 func (r *Reconciler) look(ctx context.Context, now time.Time) (view, error) {
 	var claims v1alpha1.GPUNodeClaimList
 	if err := r.Client.List(ctx, &claims, client.UnsafeDisableDeepCopy); err != nil {
@@ -73,6 +80,7 @@ func (r *Reconciler) workloads(ctx context.Context) ([]demand.Workload, error) {
 		}
 	}
 	in := demand.Input{Options: r.Demand}
+	in.GatewayWish, _ = r.Traffic.Keeping()
 	for i := range pods.Items {
 		in.Pods = append(in.Pods, &pods.Items[i])
 	}

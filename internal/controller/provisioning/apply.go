@@ -21,30 +21,31 @@ import (
 // apply places what needs no purchase, and then makes the plan's reservations, pool by pool, and their claims. A claim
 // that changed since it was planned from discards the whole plan: demand that it meets by now would be bought for again.
 // A pool that changed discards that pool's part of the plan: it is planned again from what is there now. It reports
-// whether anything was reserved or placed.
-func (r *Reconciler) apply(ctx context.Context, plan planner.Plan) (bool, error) {
+// whether anything was reserved or placed, and whether something was discarded.
+func (r *Reconciler) apply(ctx context.Context, plan planner.Plan) (applied, stale bool, err error) {
 	byPool := map[string][]planner.Purchase{}
 	for _, p := range plan.Purchases {
 		byPool[p.Pool] = append(byPool[p.Pool], p)
 	}
-	applied := len(plan.Bindings) > 0
+	applied = len(plan.Bindings) > 0
 	if stale, err := r.place(ctx, plan.Bindings); stale || err != nil {
-		return false, err
+		return false, stale, err
 	}
 	for name, purchases := range byPool {
 		ok, err := r.reserve(ctx, name, purchases)
 		if err != nil {
-			return applied, err
+			return applied, stale, err
 		}
 		if !ok {
+			stale = true
 			continue
 		}
 		applied = true
 		if err := r.createClaims(ctx, purchases); err != nil {
-			return applied, err
+			return applied, stale, err
 		}
 	}
-	return applied, nil
+	return applied, stale, nil
 }
 
 // makers is how many claims are made at once, so that the last of a herd is not bought as many round trips later.

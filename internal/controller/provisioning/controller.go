@@ -16,7 +16,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/account"
@@ -28,6 +30,12 @@ import (
 // Accounts gives the account that a pool entry's credentials open.
 type Accounts interface {
 	For(ctx context.Context, ref account.Ref) (*account.Account, error)
+}
+
+// Traffic gives the replicas that may be bought for the gateways' traffic, by model, and an event when they change.
+type Traffic interface {
+	Buying() map[string]int
+	Changes() <-chan event.GenericEvent
 }
 
 // Reconciler is the provisioning controller. All demand is planned together, so there is one request and one worker.
@@ -42,6 +50,8 @@ type Reconciler struct {
 	Clock    clock.Clock
 	// Demand are the options of the demand rules (--all-gpu-pods).
 	Demand demand.Options
+	// Traffic is what gateways ask for.
+	Traffic Traffic
 	// Replan is how soon unmet demand is planned again when nothing else happens.
 	Replan time.Duration
 	// SearchTimeout bounds the wait for the slowest provider: the others' offers are not held up for longer.
@@ -84,6 +94,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.Pod{}, soon(0), podsThatAsk(r.Demand)).
 		Watches(&v1alpha1.GPUNodePool{}, soon(gather)).
 		Watches(&v1alpha1.GPUNodeClaim{}, soon(gather)).
+		WatchesRawSource(source.Channel(r.Traffic.Changes(), soon(0))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
 		Complete(r)
 }
@@ -118,31 +129,64 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 }
 
 // plan waits for the batch window, then searches, plans and applies. It returns when to look again (0: when something
-// changes).
+// changes). What is urgent is planned at once and by itself: the others' window goes on.
 func (r *Reconciler) plan(ctx context.Context, w *world) (time.Duration, planner.Plan, error) {
 	now := r.Clock.Now()
-	if len(planner.Missing(w.snapshot(now, nil, r))) == 0 {
-		r.windowSince = time.Time{}
+	waiting, urgent := planner.Missing(w.snapshot(now, nil, r))
+	left := r.window(w, now, len(waiting) > 0)
+	switch {
+	case len(waiting)+len(urgent) == 0:
 		return 0, planner.Plan{}, nil
+	case left > 0 && len(urgent) == 0:
+		return left, planner.Plan{}, nil
+	case left > 0:
+		w = w.only(urgent)
+	}
+	markets := r.search(ctx, w)
+	if len(urgent) > 0 {
+		var err error
+		if w, err = r.anew(ctx, w); err != nil {
+			return 0, planner.Plan{}, err
+		}
+	}
+	plan := planner.Make(w.snapshot(r.Clock.Now(), markets, r))
+	applied, stale, err := r.apply(ctx, plan)
+	if err != nil {
+		return 0, plan, err
+	}
+	if stale && len(urgent) > 0 {
+		return catchUp, plan, nil // somebody waits for an answer
+	}
+	// After the reservations: this write would change the version that they are made against.
+	r.noteAvailability(ctx, w, markets)
+	again := r.again(plan, now)
+	if left > 0 {
+		return sooner(again, left), plan, nil
+	}
+	if applied {
+		r.windowSince = time.Time{}
+	}
+	return again, plan, nil
+}
+
+// window is how long the batch window is still open. Unmet demand that waits for it opens it.
+func (r *Reconciler) window(w *world, now time.Time, unmet bool) time.Duration {
+	if !unmet {
+		r.windowSince = time.Time{}
+		return 0
 	}
 	if r.windowSince.IsZero() {
 		r.windowSince = now
 	}
-	if left := w.batchWindow() - now.Sub(r.windowSince); left > 0 {
-		return left, planner.Plan{}, nil
+	return w.batchWindow() - now.Sub(r.windowSince)
+}
+
+// sooner is the shorter of two waits, of which 0 is none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 {
+		return b
 	}
-	markets := r.search(ctx, w)
-	plan := planner.Make(w.snapshot(r.Clock.Now(), markets, r))
-	applied, err := r.apply(ctx, plan)
-	if err != nil {
-		return 0, plan, err
-	}
-	// After the reservations: this write would change the version that they are made against.
-	r.noteAvailability(ctx, w, markets)
-	if applied {
-		r.windowSince = time.Time{}
-	}
-	return r.again(plan, now), plan, nil
+	return min(a, b)
 }
 
 // again is when a plan with unmet demand is worth another try.

@@ -3,6 +3,7 @@ package provisioning
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -57,7 +58,8 @@ func (r *Reconciler) observe(ctx context.Context) (*world, error) {
 		}
 	}
 	r.purchases.see(w.pools, w.claims)
-	w.demand = demand.Workloads(demand.Input{Pods: w.pods, ReplicaSets: pointers(sets.Items), Pools: w.pools, Options: r.Demand})
+	w.demand = demand.Workloads(demand.Input{Pods: w.pods, ReplicaSets: pointers(sets.Items), Pools: w.pools,
+		GatewayWish: r.Traffic.Buying(), Options: r.Demand})
 	return w, nil
 }
 
@@ -72,6 +74,31 @@ func pointers[T any](items []T) []*T {
 func (w *world) snapshot(now time.Time, markets []planner.Market, r *Reconciler) planner.Snapshot {
 	return planner.Snapshot{Now: now, Pools: w.pools, Claims: w.claims, Workloads: w.demand.Workloads, Markets: markets,
 		Rests: r.Rests.View(now), Purchases: r.purchases.since(now.Add(-time.Hour))}
+}
+
+// only is the world with no demand but that for some workloads.
+func (w *world) only(keys []string) *world {
+	some := *w
+	some.demand.Workloads = nil
+	for _, wl := range w.demand.Workloads {
+		if slices.Contains(keys, wl.Key) {
+			some.demand.Workloads = append(some.demand.Workloads, wl)
+		}
+	}
+	return &some
+}
+
+// anew is the world with its pools read past the cache. While others boot, their pool changes many times a second, and a
+// plan from the cache would be discarded again and again. Pools may be ahead of claims: what is promised to a claim that
+// is not seen yet counts as its own, and one that is seen still counts.
+func (r *Reconciler) anew(ctx context.Context, w *world) (*world, error) {
+	var pools v1alpha1.GPUNodePoolList
+	if err := r.Reader.List(ctx, &pools); err != nil {
+		return nil, err
+	}
+	fresh := *w
+	fresh.pools = pointers(pools.Items)
+	return &fresh, nil
 }
 
 // batchWindow is the shortest window of the pools: one window is open at a time, and nobody should wait for longer than
