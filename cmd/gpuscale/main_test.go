@@ -36,6 +36,7 @@ func TestCommandLine(t *testing.T) {
 		"short lease":     {[]string{"controller", "--worker-lease", "5s"}, exitFailure, "--worker-lease 5s is too short"},
 		"no keys": {[]string{"gateway", "--backend", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--metrics-addr", "0",
 			"--keys-file", "/nowhere"}, exitFailure, "/nowhere"},
+		"hold limit":   {[]string{"gateway", "--hold-limit=-1s"}, exitUsage, "--hold-limit"},
 		"bad backend":  {[]string{"gateway", "--backend", "m=127.0.0.1:1"}, exitUsage, "model=http://host:port"},
 		"no cluster":   {[]string{"gateway", "--claims", "--backend", "http://127.0.0.1:1"}, exitFailure, "no cluster"},
 		"gateway port": {[]string{"gateway", "--backend", "http://127.0.0.1:1", "--listen", "nonsense"}, exitFailure, "--listen"},

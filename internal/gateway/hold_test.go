@@ -544,3 +544,30 @@ func TestWithoutRedisNobodyWaitsForNothing(t *testing.T) {
 		t.Errorf("%d %q", a.status, a.text)
 	}
 }
+
+// TestTheHoldLimitInRealTime has no clock to step: the limit and a second is all that a client waits.
+func TestTheHoldLimitInRealTime(t *testing.T) {
+	const limit = 300 * time.Millisecond
+	w := newWorld(t, func(c *gateway.Config) { c.HoldLimit, c.Demand, c.GatewayID = limit, &board{}, "gw" })
+	w.publish(registry.Known{Name: model})
+	begun := time.Now()
+	var answers []<-chan answer
+	for range 50 {
+		answers = append(answers, w.asking(chatPath, chat("")))
+	}
+	for _, got := range answers {
+		wantError(t, take(t, "at the limit", got), http.StatusServiceUnavailable, "model_not_ready")
+	}
+	if took := time.Since(begun); took < limit || took > limit+time.Second {
+		t.Errorf("%s for a limit of %s", took, limit)
+	}
+}
+
+func TestAClientThatLeavesAfterAHeartbeatIsForgotten(t *testing.T) {
+	w, now, _ := holding(t, nil)
+	_, response, _ := w.beating(now)
+	_ = response.Body.Close()
+	w.held(0)
+	w.wantMetric(fmt.Sprintf(`gpuscale_gateway_hold_seconds_count{model=%q,outcome="client_gone"} 1`, model))
+	eventually(t, "the log says so", func() bool { return strings.Contains(w.log.String(), `"outcome"="client_gone"`) })
+}

@@ -96,6 +96,19 @@ func TestWhatIsRendered(t *testing.T) {
 	}
 }
 
+// TestGatewayHolds: requests that wait at the gateway reach the controller by the same Redis.
+func TestGatewayHolds(t *testing.T) {
+	gateway := func(set ...string) map[string]any {
+		return render(t, append(slices.Clone(everything), set...)...).container(t, "gpuscale-gateway")
+	}
+	if c := gateway(); !slices.Equal(envOf(c), []string{"POD_NAMESPACE", "REDIS_URL"}) || strings.Contains(fmt.Sprint(c["args"]), "hold-limit") {
+		t.Errorf("%v %v", envOf(c), c["args"])
+	}
+	if c := gateway("--set", "gateway.holdLimit=90s"); !strings.Contains(fmt.Sprint(c["args"]), "--hold-limit=90s") {
+		t.Errorf("%v", c["args"])
+	}
+}
+
 // TestRulesAreTheTestedOnes: the roles are exactly the lists that the controllers' own tests run under.
 func TestRulesAreTheTestedOnes(t *testing.T) {
 	data, err := os.ReadFile(chart + "/files/rbac.yaml")
@@ -141,6 +154,7 @@ func TestRefusals(t *testing.T) {
 		"workerMetrics.metrics=some":               "/workerMetrics/metrics",
 		"workerMetrics.interval=often":             "/workerMetrics/interval",
 		"gateway.service.type=Cluster":             "/gateway/service/type",
+		"gateway.holdLimit=long":                   "/gateway/holdLimit",
 	} {
 		out, err := run(t, slices.Concat([]string{"template", "gpuscale", chart, "--set", set}, offline)...)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -116,7 +116,7 @@ func (s *Source) read(ctx context.Context) (registry.Snapshot, error) {
 	return Snapshot(claims.Items, pools.Items), nil
 }
 
-// Snapshot is what claims and pools say of who serves what. Claims that end say nothing. Of a worker's models only
+// Snapshot is what claims and pools say of who serves what. Claims that end serve nothing. Of a worker's models only
 // those count that are placed on its claim: the list in its status is the word of a machine that others own, and must
 // not draw another model's requests to it.
 func Snapshot(claims []v1alpha1.GPUNodeClaim, pools []v1alpha1.GPUNodePool) registry.Snapshot {
@@ -148,11 +148,34 @@ func Snapshot(claims []v1alpha1.GPUNodeClaim, pools []v1alpha1.GPUNodePool) regi
 			}
 		}
 	}
+	for i := range claims {
+		for name, stage := range leaving(&claims[i]) {
+			if known[name].Stage == "" {
+				known[name] = registry.Known{Stage: stage}
+			}
+		}
+	}
 	for name, k := range known {
 		k.Name = name
 		out.Models = append(out.Models, k)
 	}
 	return out
+}
+
+// leaving are the models of a claim that ends though they are wanted, by an interruption, a failure or somebody's hand:
+// another claim follows, and between the two they are no less known.
+func leaving(c *v1alpha1.GPUNodeClaim) map[string]string {
+	if !ending(c) || c.Status.DemandEndedAt != nil {
+		return nil
+	}
+	models := map[string]string{}
+	for i := range c.Spec.Placements {
+		models[c.Spec.Placements[i].Workload] = "the machine of " + c.Name + " ends"
+	}
+	for i := range c.Status.Unwanted {
+		delete(models, c.Status.Unwanted[i].Workload)
+	}
+	return models
 }
 
 // stage is how far a model is on a claim that does not serve yet. Of what the machine says it has the state, which is one

@@ -82,9 +82,21 @@ func TestSnapshot(t *testing.T) {
 		"no endpoint":   {func(c *v1alpha1.GPUNodeClaim) { c.Status.Endpoint = "" }, nil, known("Ready on c")},
 		"boots":         {func(c *v1alpha1.GPUNodeClaim) { c.Status.Phase = v1alpha1.PhaseBootstrapping }, nil, known("Bootstrapping on c")},
 		"new":           {func(c *v1alpha1.GPUNodeClaim) { c.Status = v1alpha1.GPUNodeClaimStatus{} }, nil, known("Pending on c")},
-		"drains":        {func(c *v1alpha1.GPUNodeClaim) { c.Status.Phase = v1alpha1.PhaseDraining }, nil, nil},
-		"gone":          {func(c *v1alpha1.GPUNodeClaim) { c.Status.Phase = v1alpha1.PhaseTerminated }, nil, nil},
-		"being deleted": {func(c *v1alpha1.GPUNodeClaim) { c.DeletionTimestamp = &now }, nil, nil},
+		"loads": {func(c *v1alpha1.GPUNodeClaim) {
+			c.Status.Phase, c.CreationTimestamp = v1alpha1.PhaseBootstrapping, now
+			c.Status.Models[0].State = v1alpha1.ModelLoading
+		}, nil, []registry.Known{{Name: "m", Stage: "Bootstrapping, model Loading, on c", Since: now.Time}}},
+		"drains":        {func(c *v1alpha1.GPUNodeClaim) { c.Status.Phase = v1alpha1.PhaseDraining }, nil, known("the machine of c ends")},
+		"gone":          {func(c *v1alpha1.GPUNodeClaim) { c.Status.Phase = v1alpha1.PhaseTerminated }, nil, known("the machine of c ends")},
+		"being deleted": {func(c *v1alpha1.GPUNodeClaim) { c.DeletionTimestamp = &now }, nil, known("the machine of c ends")},
+		"drains, unwanted": {func(c *v1alpha1.GPUNodeClaim) {
+			c.Status.Phase = v1alpha1.PhaseDraining
+			c.Status.DemandEndedAt = &metav1.MicroTime{Time: now.Time}
+		}, nil, nil},
+		"drains, wanted by others": {func(c *v1alpha1.GPUNodeClaim) {
+			c.Status.Phase = v1alpha1.PhaseDraining
+			c.Status.Unwanted = []v1alpha1.UnwantedModel{{Workload: "m"}}
+		}, nil, nil},
 	} {
 		got := claims.Snapshot([]v1alpha1.GPUNodeClaim{claim("c", c.change)}, nil)
 		if want := (registry.Snapshot{Workers: c.workers, Models: c.models}); !reflect.DeepEqual(got, want) {
@@ -100,6 +112,36 @@ func TestSnapshot(t *testing.T) {
 	slices.SortFunc(got.Models, func(a, b registry.Known) int { return strings.Compare(a.Name, b.Name) })
 	if want := []registry.Known{{Name: "cold"}, {Name: "m", Stage: "Provisioning on c"}}; !reflect.DeepEqual(got.Models, want) {
 		t.Errorf("pools' models: got %v, want %v", got.Models, want)
+	}
+}
+
+func TestOfSeveralClaimsTheEarliestIsWaitedFor(t *testing.T) {
+	at := func(name string, created int64, phase v1alpha1.Phase) v1alpha1.GPUNodeClaim {
+		return claim(name, func(c *v1alpha1.GPUNodeClaim) {
+			c.CreationTimestamp, c.Status.Phase = metav1.NewTime(time.Unix(created, 0)), phase
+		})
+	}
+	for _, list := range [][]v1alpha1.GPUNodeClaim{
+		{at("late", 200, v1alpha1.PhasePending), at("early", 100, v1alpha1.PhaseProvisioning), at("old", 50, v1alpha1.PhaseDraining)},
+		{at("old", 50, v1alpha1.PhaseDraining), at("early", 100, v1alpha1.PhaseProvisioning), at("late", 200, v1alpha1.PhasePending)},
+	} {
+		got := claims.Snapshot(list, nil).Models
+		if want := []registry.Known{{Name: "m", Stage: "Provisioning on early", Since: time.Unix(100, 0)}}; !reflect.DeepEqual(got, want) {
+			t.Errorf("%+v", got)
+		}
+	}
+}
+
+func TestBootsAreOfWhatAClaimWasBoughtFor(t *testing.T) {
+	c := claim("c", func(c *v1alpha1.GPUNodeClaim) {
+		c.CreationTimestamp = metav1.NewTime(time.Unix(900, 0))
+		c.Status.Steps = []v1alpha1.Step{{Name: "InstanceCreated", At: metav1.NewMicroTime(time.Unix(910, 0))},
+			{Name: "Ready", At: metav1.NewMicroTime(time.Unix(1030, 0))}}
+		c.Spec.Placements = append(c.Spec.Placements, v1alpha1.Placement{Workload: "moved", Since: metav1.NewTime(time.Unix(2000, 0))})
+	})
+	want := []registry.Boot{{ClaimUID: "uid-1", Model: "m", Took: 130 * time.Second}}
+	if got := claims.Snapshot([]v1alpha1.GPUNodeClaim{c}, nil).Boots; !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v", got)
 	}
 }
 
