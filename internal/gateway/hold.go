@@ -14,8 +14,9 @@ import (
 const (
 	// DefaultHoldLimit is how long a request waits for a worker.
 	DefaultHoldLimit = 10 * time.Minute
-	// DefaultMaxHeld and DefaultMaxHeldBytes bound what waiting costs this process.
-	DefaultMaxHeld      = 2000
+	// DefaultMaxHeld is how many requests may wait at once.
+	DefaultMaxHeld = 2000
+	// DefaultMaxHeldBytes is how large their bodies may be together.
 	DefaultMaxHeldBytes = 256 << 20
 
 	// firstHeartbeat is how long a client of a stream waits for a sign, and then for the next.

@@ -32,8 +32,10 @@ func (b *boots) see(list []Boot) {
 		if b.took == nil {
 			b.took = map[string][]time.Duration{}
 		}
-		all := append(b.took[boot.Model], boot.Took)
-		b.took[boot.Model] = all[max(0, len(all)-keptBoots):]
+		b.took[boot.Model] = append(b.took[boot.Model], boot.Took)
+		if all := b.took[boot.Model]; len(all) > keptBoots {
+			b.took[boot.Model] = all[len(all)-keptBoots:]
+		}
 	}
 }
 
