@@ -19,6 +19,8 @@ type node struct {
 	residents []int
 	shares    []share
 	free      int
+	// spare is the shape by which a purchase for no workload was chosen.
+	spare *shape
 	// amount is what a purchase reserves, at most what the entry and the residents let it cost.
 	amount, most money.Dollars
 }
@@ -36,8 +38,8 @@ type draft struct {
 	heads []int
 	cost  money.Dollars
 	met   int
-	// open are for each shape the purchases that may have room for it, and how many of nodes it has looked at.
-	open    []openNodes
+	// opened are for each shape the purchases that may have room for it, and how many of nodes it has looked at.
+	opened  []openNodes
 	scratch []share
 	spare   []*shape
 }
@@ -50,7 +52,7 @@ type openNodes struct {
 func (p *planning) newDraft() *draft {
 	d := &draft{p: p, missing: make([]int, len(p.workloads)), bought: make([]int, len(p.workloads)),
 		reserved: map[string]Reserved{}, rented: map[offerKey]bool{}, heads: make([]int, p.kinds),
-		open: make([]openNodes, len(p.shapes))}
+		opened: make([]openNodes, len(p.shapes))}
 	for i := range p.workloads {
 		d.missing[i] = p.workloads[i].missing
 	}
@@ -127,8 +129,16 @@ func (d *draft) affords(k *stock, o *provider.Offer) string {
 	return d.reserved[k.pool.Name].forbids(k.pool, o.GPUCount, o.Price)
 }
 
-// buy opens a node for the w-th workload and promises its price, with a margin for the time until the claim asks for it.
+// buy opens a node for the w-th workload.
 func (d *draft) buy(sl *slot, o *provider.Offer, w int) *node {
+	n := d.open(sl, o)
+	d.bought[w]++
+	d.join(n, w, sl.share)
+	return n
+}
+
+// open adds a purchase and promises its price, with a margin for the time until the claim asks for it.
+func (d *draft) open(sl *slot, o *provider.Offer) *node {
 	pool := sl.kind.pool
 	so := d.reserved[pool.Name]
 	n := &node{kind: sl.kind, offer: o, gpus: o.GPUCount, free: o.GPUCount * wholeGPU, most: sl.most}
@@ -138,9 +148,7 @@ func (d *draft) buy(sl *slot, o *provider.Offer, w int) *node {
 		d.rented[keyOf(o)] = true
 	}
 	d.cost = d.cost.Add(o.Price)
-	d.bought[w]++
 	d.nodes = append(d.nodes, n)
-	d.join(n, w, sl.share)
 	return n
 }
 
@@ -176,7 +184,7 @@ func (d *draft) bind(w int) bool {
 // ride places a replica in the room that a purchase leaves.
 func (d *draft) ride(w int) bool {
 	sh := d.p.shapeOf(w)
-	o := &d.open[sh.id]
+	o := &d.opened[sh.id]
 	for ; o.seen < len(d.nodes); o.seen++ {
 		if n := d.nodes[o.seen]; n.free > 0 && sh.at[n.kind.id] != nil {
 			o.list = append(o.list, n)

@@ -1,7 +1,6 @@
 package planner
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 
@@ -20,7 +19,7 @@ func (p *planning) emit(d *draft) {
 	for _, n := range d.nodes {
 		slices.Sort(n.residents)
 	}
-	slices.SortStableFunc(d.nodes, func(a, b *node) int { return cmp.Compare(a.residents[0], b.residents[0]) })
+	slices.SortStableFunc(d.nodes, byFirst)
 	if len(d.nodes) > 0 {
 		p.plan.Purchases = make([]Purchase, 0, len(d.nodes))
 	}
@@ -64,7 +63,7 @@ func (p *planning) purchase(n *node) Purchase {
 		keys[i] = p.workloads[w].Key
 	}
 	pool := n.kind.pool
-	name := p.taken.next(keys[0])
+	name := p.taken.next(append(keys, SpareKey(pool.Name))[0])
 	return Purchase{
 		Pool:        pool.Name,
 		PoolVersion: pool.ResourceVersion,

@@ -147,10 +147,15 @@ func (d *draft) ceilings(sh *shape) string {
 // reasonFor is why an offer was chosen: "cheapest of 31 fitting offers (214 seen: 180 over $0.50, 3 wrong GPU): RTX4090
 // ×1 at $0.41/h in Sweden, spot". The offers counted are those that fit the first of several residents.
 func (p *planning) reasonFor(n *node, keys []string) string {
-	sh := p.shapeOf(n.residents[0])
+	sh := n.spare
+	if sh == nil {
+		sh = p.shapeOf(n.residents[0])
+	}
 	found := p.survey(sh)
 	choice, o := "cheapest", n.offer
 	switch {
+	case n.spare != nil:
+		choice = "for minNodes: cheapest"
 	case len(keys) > 1:
 		choice = fmt.Sprintf("shared by %s: best", listed(keys))
 	case sh.alone.Less(o.Price):

@@ -79,7 +79,7 @@ func Idle(in IdleInput) IdleVerdict {
 	if why := Wanted(in.Claim, in.Claims, in.Workloads); why != "" {
 		return busy(v1alpha1.ReasonServing, why)
 	}
-	if why := in.keptByPool(); why != "" {
+	if why := in.KeptByPool(); why != "" {
 		return busy(v1alpha1.ReasonServing, why)
 	}
 	return in.cooldown(ready.LastTransitionTime.Time)
@@ -178,8 +178,8 @@ func unready(c *v1alpha1.GPUNodeClaim) int {
 	return 1
 }
 
-// keptByPool says that the claim is one of its pool's minNodes. Claims that demand wants count first.
-func (in IdleInput) keptByPool() string {
+// KeptByPool says that the claim is one of its pool's minNodes; empty where it is not. Claims that demand wants count first.
+func (in IdleInput) KeptByPool() string {
 	if in.Pool == nil || in.Pool.DeletionTimestamp != nil || in.Pool.Spec.Scaling.MinNodes == 0 {
 		return ""
 	}

@@ -37,7 +37,8 @@ func Unwanted(claim *v1alpha1.GPUNodeClaim, claims []*v1alpha1.GPUNodeClaim, wor
 
 // Leave judges which models are to be taken off a claim that others keep alive, and when the next one will be due; zero
 // for never. A model leaves one cooldown after nothing wants it there. Requests prolong that only while a pod or a pool
-// declares it. The last model never leaves: Idle judges the whole claim.
+// declares it. The last model leaves only a claim that its pool
+// keeps empty too (minNodes): Idle judges the whole claim.
 //
 // claim.status.unwanted must be kept by the caller, as Unwanted says; a model that is not in it stays.
 func Leave(in IdleInput) (leaving []Leaving, next time.Time) {
@@ -65,7 +66,7 @@ func Leave(in IdleInput) (leaving []Leaving, next time.Time) {
 			if next.IsZero() || due.Before(next) {
 				next = due
 			}
-		case len(leaving)+1 < len(in.Claim.Spec.Placements):
+		case len(leaving)+1 < len(in.Claim.Spec.Placements) || in.KeptByPool() != "":
 			l.Message += fmt.Sprintf(", longer than the cooldown of %s", v1alpha1.FormatDuration(period))
 			leaving = append(leaving, l)
 		}

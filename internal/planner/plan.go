@@ -42,9 +42,9 @@ type marketKey struct {
 	entry int
 }
 
-// Missing are the workloads that lack replicas, by key, in a plan's order and without looking for anything: neither why
-// nor whether they could be had. It is Make's own count, cheap enough for every change. Those that are urgent wait for no
-// batch window.
+// Missing are the workloads that lack replicas, by key, in a plan's order, and the SpareKey of pools that lack nodes,
+// without looking for anything: neither why nor whether they could be had. It is Make's own count, cheap enough for every
+// change. Those that are urgent wait for no batch window.
 func Missing(s Snapshot) (waiting, urgent []string) {
 	has := covered(s)
 	for _, w := range lackingIn(s) {
@@ -53,6 +53,9 @@ func Missing(s Snapshot) (waiting, urgent []string) {
 		} else {
 			waiting = append(waiting, w.Key)
 		}
+	}
+	for pool := range lackingNodes(s) {
+		waiting = append(waiting, SpareKey(pool))
 	}
 	return waiting, urgent
 }
@@ -63,17 +66,20 @@ func Missing(s Snapshot) (waiting, urgent []string) {
 // VRAM is not declared share a GPU.
 //
 // Where ceilings bind, a workload of higher priority, then one that has waited longer, goes first; within that the plan
-// costs least among those tried, and least of all for a handful of replicas.
+// costs least among those tried, and least of all for a handful of replicas. What pools then lack of their minNodes is
+// bought last, empty.
 //
 // The plan is a function of the snapshot, whatever the order of its lists. Carried out in full, it leaves nothing to buy
 // or place for a second Make over the same markets.
 func Make(s Snapshot) Plan {
 	p := &planning{snapshot: s, workloads: lackingIn(s)}
-	if len(p.workloads) == 0 {
+	if len(p.workloads) == 0 && len(lackingNodes(s)) == 0 {
 		return p.plan
 	}
 	p.index()
-	p.emit(p.solve())
+	best := p.solve()
+	best.spares()
+	p.emit(best)
 	return p.plan
 }
 

@@ -113,7 +113,11 @@ func (v *visit) load(ctx context.Context) (next, error) {
 		}
 		return v.loadOrLate(ctx)
 	}
-	v.set(v1alpha1.ConditionModelLoaded, metav1.ConditionTrue, v1alpha1.ReasonModelLoaded, "every placed model answered a completion")
+	loaded := "every placed model answered a completion"
+	if len(v.claim.Spec.Placements) == 0 {
+		loaded = "no model is placed yet"
+	}
+	v.set(v1alpha1.ConditionModelLoaded, metav1.ConditionTrue, v1alpha1.ReasonModelLoaded, loaded)
 	v.reach("ModelLoaded", "")
 	return proceed(), nil
 }
@@ -173,9 +177,12 @@ func (v *visit) failedModel() *agentapi.ModelInfo {
 	return nil
 }
 
-// notReady says how far each placed model is that does not serve yet.
+// notReady says how far each placed model is that does not serve yet. Without any the GPUs are waited for.
 func (v *visit) notReady() []string {
 	var out []string
+	if len(v.claim.Spec.Placements) == 0 && (v.agent == nil || len(v.agent.GPUs) == 0) {
+		return []string{"the agent has not found its GPUs yet"}
+	}
 	for _, p := range v.claim.Spec.Placements {
 		state, msg := "not started", ""
 		if v.agent != nil {
@@ -195,7 +202,7 @@ func (v *visit) notReady() []string {
 // publish makes the worker visible to the gateway: it routes to claims whose endpoint is published.
 func (v *visit) publish(ctx context.Context) (next, error) {
 	v.set(v1alpha1.ConditionEndpointPublished, metav1.ConditionTrue, v1alpha1.ReasonPublished, "the gateway routes to "+v.claim.Status.Endpoint)
-	v.set(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonServing, "serving "+strings.Join(v.modelNames(), ", "))
+	v.set(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonServing, v.serving())
 	v.reach(stepReady, "")
 	var m memory
 	for _, p := range v.claim.Spec.Placements {
@@ -212,6 +219,13 @@ func (v *visit) publish(ctx context.Context) (next, error) {
 
 // serve keeps looking.
 func (v *visit) serve(context.Context) (next, error) { return waitFor(v.Timing.ReadyPoll), nil }
+
+func (v *visit) serving() string {
+	if len(v.claim.Spec.Placements) == 0 {
+		return "ready for models"
+	}
+	return "serving " + strings.Join(v.modelNames(), ", ")
+}
 
 func (v *visit) modelNames() []string {
 	var out []string

@@ -32,7 +32,7 @@ func (r *Reconciler) emptiness(ctx context.Context, claim *v1alpha1.GPUNodeClaim
 		return reconcile.Result{}, err
 	}
 	wanted := planner.Wanted(claim, in.Claims, in.Workloads) != ""
-	if claim.Status.Attempt == nil && !wanted {
+	if claim.Status.Attempt == nil && !wanted && in.KeptByPool() == "" {
 		if _, known := r.Traffic.Keeping(); !known && planner.Listed(claim, in.Workloads) {
 			return reconcile.Result{RequeueAfter: agentPoll}, nil // traffic may want it: unknown is not zero
 		}
@@ -81,7 +81,7 @@ func (r *Reconciler) emptiness(ctx context.Context, claim *v1alpha1.GPUNodeClaim
 // endUnbought ends a claim whose demand is over before anything was asked for, if that is still so.
 func (r *Reconciler) endUnbought(ctx context.Context, claim *v1alpha1.GPUNodeClaim) (reconcile.Result, error) {
 	in, err := r.situation(ctx, claim, 0)
-	if err != nil || planner.Wanted(claim, in.Claims, in.Workloads) != "" {
+	if err != nil || planner.Wanted(claim, in.Claims, in.Workloads) != "" || in.KeptByPool() != "" {
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{}, r.end(ctx, claim, v1alpha1.ReasonDemandEnded, "its demand ended before anything was bought")

@@ -8,6 +8,8 @@ import (
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/ledger"
+	"github.com/munhq/gpuscale/internal/planner"
+	"github.com/munhq/gpuscale/internal/reserve"
 )
 
 // History tells what was bought before this process began.
@@ -48,7 +50,7 @@ func (p *purchases) recall(ctx context.Context, h History, t time.Time) error {
 		return err
 	}
 	for _, in := range rows {
-		for _, m := range in.Models {
+		for _, m := range orSpare(in.Models, in.Pool) {
 			p.made.add(m, types.UID(in.ClaimUID), in.IntendedAt)
 		}
 	}
@@ -66,7 +68,10 @@ func (p *purchases) see(pools []*v1alpha1.GPUNodePool, claims []*v1alpha1.GPUNod
 	}
 	for _, pool := range pools {
 		for _, r := range pool.Status.Reservations {
-			for _, w := range r.Workloads {
+			if _, _, surplus := reserve.SurplusOf(r); surplus {
+				continue
+			}
+			for _, w := range orSpare(r.Workloads, pool.Name) {
 				if !known[r.Claim] { // decided, and the claim is not seen yet
 					p.underWay.add(w, types.UID("reserved/"+r.Claim), r.Since.Time)
 				}
@@ -85,9 +90,21 @@ func (p *purchases) seeClaim(c *v1alpha1.GPUNodeClaim) {
 	case ends && (a == nil || a.Outcome == v1alpha1.AttemptRefused):
 		return
 	}
+	var models []string
 	for _, pl := range c.Spec.Placements {
-		list.add(pl.Workload, c.UID, at)
+		models = append(models, pl.Workload)
 	}
+	for _, m := range orSpare(models, c.Spec.Pool) {
+		list.add(m, c.UID, at)
+	}
+}
+
+// orSpare is what an instance was bought for: its models, or its pool's minNodes.
+func orSpare(models []string, pool string) []string {
+	if len(models) == 0 {
+		return []string{planner.SpareKey(pool)}
+	}
+	return models
 }
 
 // since forgets what is older and returns the times of the rest.
