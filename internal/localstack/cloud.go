@@ -153,8 +153,12 @@ func (s *Stack) Spent() (dollars float64, live int) {
 // Offers is how many offers the market has now.
 func (s *Stack) Offers() int { return len(s.market.Offers()) }
 
-// startRedis runs a Redis in this process. Its keys expire only when it is told that time has passed.
+// startRedis runs a Redis in this process unless one was given. Its keys expire only when it is told that time has passed.
 func (s *Stack) startRedis(ctx context.Context) error {
+	if s.opts.RedisURL != "" {
+		s.redis = s.opts.RedisURL
+		return nil
+	}
 	m := miniredis.NewMiniRedis()
 	if err := m.StartAddr(net.JoinHostPort(loopback, "0")); err != nil {
 		return fmt.Errorf("redis: %w", err)

@@ -44,6 +44,8 @@ type Options struct {
 	Port int
 	// BinDir has gpuscale-agent and vllm-sim. Empty: this program's folder, then the PATH.
 	BinDir string
+	// RedisURL is a Redis to use in place of one in this process.
+	RedisURL string
 	// Seed decides the market.
 	Seed int64
 	// Begun is called once what can be refused at once has not been, and the start begins to take time. It may be nil.
