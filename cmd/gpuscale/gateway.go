@@ -19,6 +19,7 @@ import (
 
 type gatewayOptions struct {
 	kubeconfig, listen, metricsAddr string
+	otlpEndpoint                    string
 	claims, claimsSet               bool
 	backends                        []string
 	config                          gatewayrun.Config
@@ -44,6 +45,8 @@ func newGateway(c *console) *cobra.Command {
 	f.StringArrayVar(&o.backends, "backend", nil, "also serve model=http://host:port[,http://host:port], or all models of a URL "+
 		"alone; repeatable; $VLLM_API_KEY is sent as the key (default: $VLLM_URL, for $MODEL_ID)")
 	f.StringVar(&o.listen, "listen", ":8080", "address to answer on")
+	f.StringVar(&o.otlpEndpoint, "otlp-endpoint", "", "send traces of requests to this OTLP collector by HTTP, such as "+
+		"http://otel-collector:4318 (default: $OTEL_EXPORTER_OTLP_ENDPOINT; without either there are none)")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":9092", "address of the metrics; 0 for none")
 	f.StringVar(&o.config.KeysFile, "keys-file", "", "file with API keys, a line each of the form name=key, or name=key "+
 		"concurrency=8; read again when it changes (default: everybody may ask)")
@@ -79,6 +82,11 @@ func runGateway(ctx context.Context, c *console, o gatewayOptions) error {
 		case err != nil && len(cfg.Backends) > 0 && !o.claimsSet:
 			cfg.Log.Info("no cluster: only the plain backends are served", "reason", err.Error())
 		case err != nil:
+			return err
+		}
+	}
+	if o.otlpEndpoint != "" || c.getenv("OTEL_EXPORTER_OTLP_ENDPOINT")+c.getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != "" {
+		if cfg.Traces, err = gatewayrun.NewTraces(ctx, o.otlpEndpoint, cfg.Log); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,8 @@ import (
 	"net/url"
 	"sync/atomic"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/munhq/gpuscale/internal/agentapi"
 	"github.com/munhq/gpuscale/internal/gateway/registry"
 	"github.com/munhq/gpuscale/internal/workerclient"
@@ -44,6 +46,7 @@ type exchange struct {
 	body   []byte
 
 	lease *registry.Lease
+	span  trace.Span // of the attempt at the lease's worker; nil without tracing
 	wait  wait
 }
 
@@ -72,6 +75,7 @@ func (roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func (e *exchange) release() {
 	if e.lease != nil {
+		e.attemptOver()
 		e.lease.Release()
 		e.lease = nil
 	}
@@ -117,7 +121,7 @@ func (e *exchange) send() (*http.Response, error) {
 	tried := attempts{skip: map[string]bool{}}
 	for {
 		if !e.acquire(&tried) {
-			if err := e.hold(&tried); err != nil {
+			if err := e.held(&tried); err != nil {
 				return nil, err
 			}
 		}
@@ -127,6 +131,7 @@ func (e *exchange) send() (*http.Response, error) {
 			e.g.metrics.retries.WithLabelValues(e.model, tried.last.kind).Inc()
 		}
 		response, f := e.try()
+		e.attempted(response, f)
 		if f == nil {
 			return response, nil
 		}
@@ -195,13 +200,14 @@ func (e *exchange) exhausted(tried *attempts) *apiError {
 
 // try sends the request to the worker of the lease. It returns once the first byte of the answer is there.
 func (e *exchange) try() (*http.Response, *failure) {
+	span := e.attempt()
 	transport, err := e.g.cfg.Workers.Transport(e.lease.Worker.ClaimUID)
 	if err != nil {
 		return nil, &failure{kind: "unreachable", err: err}
 	}
 	var reused, sent atomic.Bool
 	// Not the proxy's context: it would pass the worker's informational answers on, headers and all.
-	ctx := httptrace.WithClientTrace(e.ctx, &httptrace.ClientTrace{
+	ctx := httptrace.WithClientTrace(span, &httptrace.ClientTrace{
 		GotConn:      func(c httptrace.GotConnInfo) { reused.Store(c.Reused) },
 		WroteHeaders: func() { sent.Store(true) },
 	})
@@ -252,6 +258,7 @@ func (e *exchange) request(ctx context.Context) *http.Request {
 		GetBody:       func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(e.body)), nil },
 		ContentLength: int64(len(e.body)),
 	}
+	e.g.tracing.inject(ctx, r.Header)
 	return r.WithContext(ctx)
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"go.opentelemetry.io/otel/trace"
 	"k8s.io/utils/clock"
 
 	"github.com/munhq/gpuscale/internal/gateway/registry"
@@ -50,6 +51,8 @@ type Config struct {
 	Keys map[string]Key
 	// DefaultModel is meant by requests that name none. Empty means the only known one, when there is just one.
 	DefaultModel string
+	// Traces takes spans; nil means that there are none.
+	Traces trace.TracerProvider
 	// MaxBody bounds a request's body in bytes; 0 means DefaultMaxBody.
 	MaxBody int64
 
@@ -71,6 +74,7 @@ type Gateway struct {
 	cfg     Config
 	keys    *keyring
 	metrics *metrics
+	tracing tracing
 	handler http.Handler
 	proxy   *httputil.ReverseProxy
 	server  *http.Server
@@ -115,7 +119,7 @@ func New(cfg Config) (*Gateway, error) {
 		cfg.Log.Info("no Redis is configured: a request cannot wake a model that no machine runs")
 	}
 	cfg.Keys = nil
-	g := &Gateway{cfg: cfg, keys: keys, metrics: newMetrics(cfg.Registry, keys), tally: newTally(),
+	g := &Gateway{cfg: cfg, keys: keys, metrics: newMetrics(cfg.Registry, keys), tracing: newTracing(cfg.Traces), tally: newTally(),
 		room: &room{maxHeld: cfg.MaxHeld, maxBytes: cfg.MaxHeldBytes}}
 	ctx, end := context.WithCancelCause(context.Background())
 	g.end = end

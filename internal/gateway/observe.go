@@ -59,6 +59,7 @@ func recordOf(w http.ResponseWriter) *record {
 func (g *Gateway) observed(pattern string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rec := &record{ResponseWriter: w, start: g.cfg.Clock.Now()}
+		r = g.tracing.request(pattern, r)
 		whole := false
 		defer func() {
 			g.account(pattern, rec, r, whole)
@@ -85,6 +86,7 @@ func (g *Gateway) account(pattern string, rec *record, r *http.Request, whole bo
 	g.metrics.requests.WithLabelValues(rec.model, strconv.Itoa(rec.status)).Inc()
 	g.metrics.duration.WithLabelValues(rec.model).Observe(took.Seconds())
 	g.metrics.count(rec)
+	g.tracing.ended(r.Context(), rec, outcome)
 	g.cfg.Log.Info("request", "route", pattern, "model", rec.model, "worker", rec.worker, "key", rec.key, "status", rec.status,
 		"outcome", outcome, "duration", took.String(), "bytes", rec.bytes, "retries", rec.retries)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -47,9 +48,11 @@ type Config struct {
 	// RedisURL is where the controllers read what waits. Empty: requests wake no model.
 	RedisURL string
 	// ID tells this gateway from every other, those that ran on the same host too. It may be empty without a RedisURL.
-	ID    string
-	Log   logr.Logger
-	Clock clock.Clock
+	ID string
+	// Traces takes spans of requests; nil means that there are none. Run ends it.
+	Traces *sdktrace.TracerProvider
+	Log    logr.Logger
+	Clock  clock.Clock
 }
 
 // Run serves until ctx ends, or returns why it could not. Claims are served once the controller has made the gateway's
@@ -59,6 +62,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Metrics != nil {
 		defer func() { _ = cfg.Metrics.Close() }() // As above.
 	}
+	defer flush(ctx, cfg.Traces)
 	keys, err := readKeys(cfg)
 	if err != nil {
 		return err
@@ -75,9 +79,13 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer routes.close()
+	settings := gateway.Config{Registry: known, Workers: routes, Clock: cfg.Clock, Log: cfg.Log, Keys: keys.first,
+		DefaultModel: cfg.DefaultModel, HoldLimit: cfg.HoldLimit, Demand: demand.writer(), GatewayID: cfg.ID}
+	if cfg.Traces != nil {
+		settings.Traces = cfg.Traces
+	}
 	//nolint:contextcheck // Its requests end with Shutdown, which comes after the end of ctx.
-	gw, err := gateway.New(gateway.Config{Registry: known, Workers: routes, Clock: cfg.Clock, Log: cfg.Log, Keys: keys.first,
-		DefaultModel: cfg.DefaultModel, HoldLimit: cfg.HoldLimit, Demand: demand.writer(), GatewayID: cfg.ID})
+	gw, err := gateway.New(settings)
 	if err != nil {
 		return err
 	}
