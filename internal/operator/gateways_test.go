@@ -14,6 +14,7 @@ import (
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
+	"github.com/munhq/gpuscale/internal/demand"
 	"github.com/munhq/gpuscale/internal/identity"
 	"github.com/munhq/gpuscale/internal/operator"
 	"github.com/munhq/gpuscale/internal/wish"
@@ -227,4 +228,36 @@ func TestAHundredWakesBuyOne(t *testing.T) {
 			t.Errorf("%s was bought and ended before it was Ready: %+v", c.Name, c.Status.Steps)
 		}
 	}
+}
+
+// TestTrafficScalesAModel: load that lasts buys the replicas that it needs, no more than the pool lets a model have, and
+// nothing for a name that no pool lists.
+func TestTrafficScalesAModel(t *testing.T) {
+	redis := redistest.Start(t)
+	w := start(t, offers(5), withRedis(redis))
+	w.pool(lists("m"), func(p *v1alpha1.GPUNodePool) {
+		target, most := int32(4), int32(2)
+		p.Spec.Models[0].TargetConcurrency, p.Spec.Models[0].MaxReplicas = &target, &most
+	})
+	g := w.gatewayOn(redis, "one")
+	g.holds("nobody's", 50)
+	g.holds("m", 4)
+	w.ready(1)
+	w.during(3*time.Second, 1, 1, "with as much as one can take")
+	g.holds("m", 40)
+	more := time.Now()
+	w.during(5*time.Second, 1, 1, "before it has lasted")
+	w.ready(2)
+	if took := time.Since(more); took < demand.RiseAfter-2*time.Second {
+		t.Errorf("bought after %s, it has to last %s", took, demand.RiseAfter)
+	}
+	w.during(3*time.Second, 2, 2, "at maxReplicas")
+	g.holds("m", 0)
+	w.eventually("both are given back", func() error {
+		if n := len(w.live()); n > 0 {
+			return fmt.Errorf("%d live", n)
+		}
+		return nil
+	})
+	w.rentedAtMost(2)
 }
