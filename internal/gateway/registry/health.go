@@ -6,13 +6,13 @@ import "time"
 type Outcome int
 
 const (
-	// Began: the first byte of an answer is there.
+	// Began says that the first byte of an answer is there.
 	Began Outcome = iota
-	// Answered: the answer came whole, an engine's refusal of the request too.
+	// Answered says that the answer came whole; an engine's refusal of the request is one.
 	Answered
-	// Failed: the engine failed, or the connection broke after the request was sent.
+	// Failed says that the engine failed, or that the connection broke after the request was sent.
 	Failed
-	// Unreachable: the request could not be sent.
+	// Unreachable says that the request could not be sent.
 	Unreachable
 )
 

@@ -59,8 +59,8 @@ func TestAFailingWorkerIsSetAsideAndProbedByOneRequest(t *testing.T) {
 			t.Errorf("health %v", got)
 		}
 		// Each probe that fails doubles the time.
-		for _, pause := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
-			c.SetTime(c.Now().Add(pause*time.Second - time.Millisecond))
+		for _, pause := range []int{1, 2, 4, 8, 16, 32, 60, 60} {
+			c.SetTime(c.Now().Add(time.Duration(pause)*time.Second - time.Millisecond))
 			if got := count(r, 20, aIs(o)); got["a"] != 0 {
 				t.Fatalf("outcome %d: sent to %d times before its %d s were over", o, got["a"], pause)
 			}
