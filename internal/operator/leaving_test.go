@@ -61,3 +61,37 @@ func TestAModelWhoseDemandEndedLeavesAnInstanceThatOthersKeep(t *testing.T) {
 	}
 	w.neverSaid(stays, v1alpha1.PodReasonLost, v1alpha1.PodReasonResting)
 }
+
+// TestAModelThatNobodyDeclaresEndsUnderTraffic: requests that never stop keep no node whose model no pod and no pool
+// declares any more. It has one cooldown, then drains, then ends.
+func TestAModelThatNobodyDeclaresEndsUnderTraffic(t *testing.T) {
+	w := start(t, []market.Offer{offer("1001")})
+	w.pool(slow)
+	pod := w.pod("acme/tiny")
+	w.podSays(pod, corev1.ConditionTrue, v1alpha1.PodReasonServed)
+	answer := w.caller(w.claims()[0]).stream("acme/tiny", 1000) // 50 s
+	ended := time.Now()
+	w.remove(pod)
+	w.eventually("it ends", func() error {
+		if c := w.claims(); len(c) > 0 && c[0].DeletionTimestamp == nil {
+			return fmt.Errorf("it serves on")
+		}
+		return nil
+	})
+	if took := time.Since(ended); took < 2*time.Second {
+		t.Errorf("it began to end after %s, before its cooldown of 2s", took)
+	}
+	select {
+	case <-answer:
+		t.Error("the stream was over before the node began to end")
+	default:
+	}
+	w.eventually("it is given back", func() error {
+		if n := len(w.live()); n > 0 {
+			return fmt.Errorf("%d live", n)
+		}
+		return nil
+	})
+	w.event("GPUNodeClaim", v1alpha1.ReasonDrainTimeout)
+	<-answer
+}
