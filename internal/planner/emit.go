@@ -63,7 +63,11 @@ func (p *planning) purchase(n *node) Purchase {
 		keys[i] = p.workloads[w].Key
 	}
 	pool := n.kind.pool
-	name := p.taken.next(append(keys, SpareKey(pool.Name))[0])
+	first := SpareKey(pool.Name)
+	if len(keys) > 0 {
+		first = keys[0]
+	}
+	name := p.taken.next(first)
 	return Purchase{
 		Pool:        pool.Name,
 		PoolVersion: pool.ResourceVersion,

@@ -88,8 +88,7 @@ func (d *draft) sparesOf(pool *v1alpha1.GPUNodePool, missing int) {
 
 // byFirst orders purchases by their first workload, those for none last.
 func byFirst(a, b *node) int {
-	switch {
-	case len(a.residents) == 0 || len(b.residents) == 0:
+	if len(a.residents) == 0 || len(b.residents) == 0 {
 		return cmp.Compare(len(b.residents), len(a.residents))
 	}
 	return cmp.Compare(a.residents[0], b.residents[0])

@@ -164,12 +164,13 @@ func TestUnknownIsNotZero(t *testing.T) {
 // than the latest reading or the lasting wish asks for; nothing is while the store is away.
 func TestNothingIsBoughtThatNobodyAsksFor(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s, now, away := NewState(Settings{}, at(0)), 0, true
+		s, now := NewState(Settings{}, at(0)), 0
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			now += rapid.IntRange(1, 40).Draw(t, "seconds")
 			before := maps.Clone(s.Keeping(at(now)))
 			doubt := !s.Known(at(now))
-			if away = rapid.Bool().Draw(t, "away"); away {
+			away := rapid.Bool().Draw(t, "away")
+			if away {
 				s.Failed(at(now))
 			} else {
 				s.Read(at(now), wish.Demand{Models: m(wish.Entry{Held: rapid.IntRange(-2, 50).Draw(t, "held")}), Whole: rapid.Bool().Draw(t, "whole")}, targets)

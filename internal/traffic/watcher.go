@@ -92,7 +92,7 @@ func (w *Watcher) Keeping() (replicas map[string]int, known bool) {
 	return w.state.Keeping(now), w.state.Known(now)
 }
 
-// NeedLeaderElection: only who buys and ends has to know.
+// NeedLeaderElection is true: only who buys and ends has to know.
 func (w *Watcher) NeedLeaderElection() bool { return true }
 
 // Start watches until ctx ends.
