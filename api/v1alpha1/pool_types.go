@@ -334,9 +334,9 @@ type Limits struct {
 
 // GPUNodePoolStatus is what the pool has promised and what it has.
 type GPUNodePoolStatus struct {
-	// Reservations are the only account of what the pool has promised.
-	// +listType=map
-	// +listMapKey=claim
+	// Reservations are the only account of what the pool has promised. The list is written as one: tracking who owns which
+	// entry would double its size and cost the API server more than all else about a pool with a thousand claims.
+	// +listType=atomic
 	// +optional
 	Reservations []Reservation `json:"reservations,omitempty"`
 	// Nodes counts reservations; ReadyNodes the claims that serve.

@@ -122,6 +122,9 @@ func TestEveryRuleOfTheCRDsHolds(t *testing.T) {
 		full := fullOf(t, kind)
 		kept := s.keep(full)
 		for _, n := range rulesIn(def) {
+			if strings.HasPrefix(n.path, "status.") {
+				continue // Only the controllers write it, in Go's types; the same rules are tried where users do.
+			}
 			for _, r := range n.schema.XValidations {
 				t.Run(kind+" "+n.path+" "+r.Message, func(t *testing.T) {
 					for _, v := range ruleCases[r.Message].refused {

@@ -9,7 +9,6 @@ package claim
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -108,8 +107,7 @@ type Reconciler struct {
 	Lease time.Duration
 
 	books books
-	// editing is held while a pool's reservations are changed.
-	editing sync.Mutex
+	pools poolEditor
 }
 
 // longestPause bounds the wait after an error, so that every worker is called well within the shortest lease.

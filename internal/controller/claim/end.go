@@ -257,17 +257,7 @@ func (v *visit) closeBooks(ctx context.Context) error {
 	return v.Ledger.Abandon(ctx, Token(v.Installation, v.claim.UID, v.claim.Status.Attempts+1))
 }
 
-// editPool changes the pool's reservations under its resourceVersion. A pool that no longer exists has none. One claim
-// does so at a time: of many that read the same version all but one would be refused, and begin their visit again.
+// editPool changes the reservations of the claim's pool.
 func (v *visit) editPool(ctx context.Context, edit func(*v1alpha1.GPUNodePool) bool) error {
-	v.editing.Lock()
-	defer v.editing.Unlock()
-	pool := &v1alpha1.GPUNodePool{}
-	if err := v.Reader.Get(ctx, client.ObjectKey{Name: v.claim.Spec.Pool}, pool); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	if !edit(pool) {
-		return nil
-	}
-	return v.Client.Status().Update(ctx, pool)
+	return v.pools.edit(ctx, v.Reader, v.Client, v.claim.Spec.Pool, edit)
 }
