@@ -139,11 +139,14 @@ func (l *Ledger) migrate(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, end()) }()
 	for {
 		before, verr := provider.GetDBVersion(ctx)
+		if unreachable(verr) {
+			return verr // Nobody is to wait for a server that is away three times over.
+		}
 		if verr != nil {
 			before = -1
 		}
-		if _, err = provider.Up(ctx); err == nil {
-			return nil
+		if _, err = provider.Up(ctx); err == nil || unreachable(err) {
+			return err
 		}
 		// Another process may be migrating the same file: then it has got further since, and what is left is tried again.
 		after, verr := provider.GetDBVersion(ctx)
