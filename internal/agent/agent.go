@@ -222,8 +222,8 @@ func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 		ErrorLog: log.New(logLines{a.cfg.Log}, "", 0),
 	}
 	a.step(agentapi.StepBooted, "")
-	a.work.Go(func() {
-		a.findGPUs() //nolint:contextcheck // It is the agent's life that bounds it.
+	a.work.Go(func() { //nolint:contextcheck // It is the agent's life that bounds it.
+		a.findGPUs()
 		// Only now: on a machine without persistence mode the first look at a GPU sets it up, and two would get in each
 		// other's way.
 		a.cfg.Telemetry.Run(a.life)
