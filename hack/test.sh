@@ -21,5 +21,5 @@ fi
 
 echo "== go test -race"
 if [ $# -eq 0 ]; then set -- ./...; fi
-# -p 2: each package with a Kubernetes of its own takes half a GiB and most of a core.
-exec go test -race -p "${GPUSCALE_TEST_PARALLEL:-2}" -timeout 40m "$@"
+# -p 1: the two largest packages have several Kubernetes each, and their time limits are for a machine that has room.
+exec go test -race -p "${GPUSCALE_TEST_PARALLEL:-1}" -timeout 40m "$@"
