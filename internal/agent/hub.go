@@ -40,6 +40,9 @@ func weightsSize(ctx context.Context, m agentapi.DesiredModel, env func(string) 
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
 	response, err := http.DefaultClient.Do(request)
+	if quoting := (*url.Error)(nil); errors.As(err, &quoting) {
+		err = quoting.Err // The rest is the address, as above.
+	}
 	if err != nil {
 		return 0, err
 	}

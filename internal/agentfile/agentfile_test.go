@@ -82,6 +82,44 @@ func TestAnAgentIsToldFromWhatIsNone(t *testing.T) {
 	}
 }
 
+// TestAServerThatHangsHoldsUpNobodyElse, and what signs a URL is not said.
+func TestAServerThatHangsHoldsUpNobodyElse(t *testing.T) {
+	asked, free := make(chan struct{}), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/hangs":
+			close(asked)
+			<-free
+		case "/good":
+			_, _ = io.WriteString(w, "agent")
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	defer server.Close()
+	checker := agentfile.New(nil, clocktesting.NewFakePassiveClock(time.Unix(0, 0)))
+	check := func(path string) error {
+		return checker.Check(context.Background(), bootstrap.Agent{URL: server.URL + path, SHA256: sum("agent")})
+	}
+	hung := make(chan error)
+	go func() { hung <- check("/hangs?signature=verysecret") }()
+	<-asked
+	if err := check("/good"); err != nil {
+		t.Error(err)
+	}
+	if err := check("/none?signature=verysecret"); err == nil || strings.Contains(err.Error(), "verysecret") {
+		t.Errorf("a missing agent: %v", err)
+	}
+	close(free)
+	if err := <-hung; err == nil || strings.Contains(err.Error(), "verysecret") {
+		t.Errorf("another file: %v", err)
+	}
+	server.Close()
+	if err := check("/gone?signature=verysecret"); err == nil || strings.Contains(err.Error(), "verysecret") {
+		t.Errorf("a server that is away: %v", err)
+	}
+}
+
 func TestOutcomesAreKept(t *testing.T) {
 	var asked, broken atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

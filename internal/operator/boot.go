@@ -54,7 +54,7 @@ func (b bootMaker) Boot(ctx context.Context, claim *v1alpha1.GPUNodeClaim, offer
 			return provider.Boot{}, err
 		} else if err != nil {
 			// The machines may have a way to it that the cluster has not.
-			log.FromContext(ctx).Info("agent cannot be seen from here, bought all the same", "url", agent.URL, "error", err.Error())
+			log.FromContext(ctx).Info("agent cannot be seen from here, bought all the same", "error", err.Error())
 		}
 	}
 	pair, err := b.id.CA.Worker(string(claim.UID), workerTTL, b.clock.Now())
