@@ -23,7 +23,8 @@ import (
 type Watcher struct {
 	mu     sync.Mutex
 	phases map[string][]v1alpha1.Phase
-	last   map[string]*v1alpha1.GPUNodeClaim
+	// last is by UID: a name is used again when its claim is gone.
+	last  map[types.UID]*v1alpha1.GPUNodeClaim
 	pools  map[types.UID]*v1alpha1.GPUNodePool
 	// ready are the workloads of claims that were Ready, told the pods that were told that theirs is served.
 	ready map[string]bool
@@ -71,7 +72,7 @@ func Watch(t testing.TB, c client.WithWatch) *Watcher {
 }
 
 func newWatcher() *Watcher {
-	return &Watcher{phases: map[string][]v1alpha1.Phase{}, last: map[string]*v1alpha1.GPUNodeClaim{},
+	return &Watcher{phases: map[string][]v1alpha1.Phase{}, last: map[types.UID]*v1alpha1.GPUNodeClaim{},
 		pools: map[types.UID]*v1alpha1.GPUNodePool{}, ready: map[string]bool{}, told: map[string]string{}}
 }
 
@@ -120,12 +121,8 @@ func (w *Watcher) see(o any) {
 }
 
 func (w *Watcher) claim(c *v1alpha1.GPUNodeClaim) {
-	before := w.last[c.Name]
-	if before != nil && before.UID != c.UID {
-		before = nil
-	}
-	w.wrong = append(w.wrong, Claim(before, c)...)
-	w.last[c.Name] = c
+	w.wrong = append(w.wrong, Claim(w.last[c.UID], c)...)
+	w.last[c.UID] = c
 	seen := w.phases[c.Name]
 	if p := c.Status.Phase; p != "" && (len(seen) == 0 || seen[len(seen)-1] != p) {
 		w.phases[c.Name] = append(seen, p)
@@ -202,5 +199,10 @@ func (w *Watcher) PhasesOf(name string) []v1alpha1.Phase {
 func (w *Watcher) Saw(name string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.last[name] != nil
+	for _, c := range w.last {
+		if c.Name == name {
+			return true
+		}
+	}
+	return false
 }

@@ -123,7 +123,10 @@ func (r *Reconciler) tellPod(ctx context.Context, pod *corev1.Pod, v verdict) (p
 	if !turned && (last.message == v.message || now.Sub(last.at) < repeatAfter) {
 		return last, nil
 	}
+	// The patch has the whole condition, not how it differs from what is known here: half of one on half of another's is
+	// a status that nobody meant.
 	before := pod.DeepCopy()
+	before.Status.Conditions = slices.DeleteFunc(before.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == v1alpha1.PodConditionServed })
 	after := pod.DeepCopy()
 	setCondition(after, v, now)
 	if err := r.Client.Status().Patch(ctx, after, client.StrategicMergeFrom(before)); err != nil {
