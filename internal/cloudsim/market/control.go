@@ -12,6 +12,8 @@ type control struct {
 	refuseDestroys int
 	ignoreDestroys int
 	onCreate       []func(Instance)
+	// ghosts are offers that stay listed though another tenant has their GPUs.
+	ghosts map[string]bool
 }
 
 func take(n *int) bool {
@@ -63,6 +65,55 @@ func (m *Market) DestroyIgnored(n int) {
 	_, unlock := m.begin()
 	defer unlock()
 	m.control.ignoreDestroys = n
+}
+
+// SetDestroyLag sets how long instances whose end is asked for from now on live on, billed and visible.
+func (m *Market) SetDestroyLag(d time.Duration) {
+	_, unlock := m.begin()
+	defer unlock()
+	m.cfg.DestroyLag = d
+}
+
+// SellOut gives all GPUs of an offer's machine to another tenant for good, while the offer stays listed as it was:
+// a search that is behind. It reports whether there is such an offer.
+func (m *Market) SellOut(offerID string) bool {
+	now, unlock := m.begin()
+	defer unlock()
+	l, ok := m.offers[offerID]
+	if !ok {
+		return false
+	}
+	h := m.machines[l.Machine]
+	h.take(h.gpus, now.Add(farAway), now)
+	if m.control.ghosts == nil {
+		m.control.ghosts = map[string]bool{}
+	}
+	m.control.ghosts[offerID] = true
+	return true
+}
+
+const farAway = 1000 * time.Hour
+
+// RaiseFloor sets the least bid for an offer's machine, in the place of what is listed. It reports whether there is such
+// an offer.
+func (m *Market) RaiseFloor(offerID string, bid Nano) bool {
+	now, unlock := m.begin()
+	defer unlock()
+	l, ok := m.offers[offerID]
+	if !ok || l.MinBid <= 0 {
+		return false
+	}
+	h := m.machines[l.Machine]
+	h.floor, h.floorUntil = float64(bid)/float64(l.MinBid), now.Add(farAway)
+	return true
+}
+
+// HoldPorts keeps the address of an instance from being shown, running or not, until it is called with false.
+func (m *Market) HoldPorts(id string, hold bool) error {
+	return m.change("", id, func(r *rental, _ time.Time) *Error {
+		r.portsHeld = hold
+		return nil
+	})
 }
 
 // OnCreate calls the hook for every instance that is rented, before whoever rented it hears of it.

@@ -144,7 +144,9 @@ type rental struct {
 	listed   Offer // at listed prices, which walk
 	visible  time.Time
 	hidden   bool // by a test
-	held     int  // GPUs of its machine that it holds
+	// portsHeld: its address is not shown, by a test.
+	portsHeld bool
+	held      int // GPUs of its machine that it holds
 
 	// run counts changes of course; whatever was planned before the last one no longer happens.
 	run    int
@@ -163,6 +165,9 @@ func (r *rental) committed() Nano { return r.GPURate + r.StorageRate }
 
 func (r *rental) snapshot(now time.Time) Instance {
 	in := r.Instance
+	if r.portsHeld {
+		in.Host, in.HostPort = "", 0
+	}
 	in.GPUSpent, in.StorageSpent = r.gpu.upTo(now), r.storage.upTo(now)
 	in.Spent = in.GPUSpent + in.StorageSpent
 	return in

@@ -12,7 +12,7 @@ func (m *Market) Offers() []Offer {
 	defer unlock()
 	out := make([]Offer, 0, len(m.offerOrder))
 	for _, id := range m.offerOrder {
-		if l := m.offers[id]; m.onSale(l, now) {
+		if l := m.offers[id]; m.onSale(l, now) || m.control.ghosts[id] {
 			out = append(out, m.priced(l, now))
 		}
 	}

@@ -22,7 +22,8 @@ import (
 // BadKeyDriver act on the cloud, not on the driver, and fail the test where they cannot do what they say.
 //
 // The cloud shows a new instance as late as the driver declares (Capabilities.ListLag), so that every case lives with
-// the lag, and it holds the driver to its rate limits unless the case is Concurrent.
+// the lag, and it holds the driver to its rate limits unless the case is Concurrent. Where the vendor pages its lists, a
+// page has 25 rows at the most. Every harness should be a QuirkHarness and an ImpatientHarness too.
 type Harness interface {
 	// Driver returns the driver of the account. Its time is the harness's (see Wait).
 	Driver() provider.Provider
@@ -124,7 +125,16 @@ const (
 	EchoKey Fault = "echo key"
 	// FailedWithInstance: a create that rents and answers with an error that names the instance.
 	FailedWithInstance Fault = "failed with instance"
+	// SuccessInError: the request takes effect and is answered with what a success says, under an error's status.
+	SuccessInError Fault = "success in an error"
+	// FailureIn200: the vendor's failure under status 200. Asked for with the quirk Fails200.
+	FailureIn200 Fault = "failure in a 200"
+	// RateLimitedFor: RateLimited, with a Retry-After of RetryAfter.
+	RateLimitedFor Fault = "rate limited for a time"
 )
+
+// RetryAfter is what a RateLimitedFor says in its header: longer than any driver waits by itself.
+const RetryAfter = 47 * time.Second
 
 // T is what a case needs of *testing.T.
 type T interface {
@@ -132,6 +142,7 @@ type T interface {
 	Logf(format string, args ...any)
 	Errorf(format string, args ...any)
 	Fatalf(format string, args ...any)
+	Skipf(format string, args ...any)
 	Failed() bool
 	Cleanup(f func())
 	Context() context.Context
@@ -150,7 +161,8 @@ type Case struct {
 
 // Cases lists the suite in the order of the provider's life: search, create, reads, states, end, failures.
 func Cases() []Case {
-	return slices.Concat(searchCases(), createCases(), readCases(), stateCases(), failureCases(), generalCases())
+	return slices.Concat(searchCases(), createCases(), readCases(), stateCases(), failureCases(), quirkCases(),
+		generalCases())
 }
 
 // NewHarness makes the harness of one case.
@@ -218,6 +230,9 @@ func (r *recorder) Context() context.Context { return r.ctx }
 func (r *recorder) Errorf(format string, args ...any) {
 	r.complaints = append(r.complaints, fmt.Sprintf(format, args...))
 }
+
+// Skipf ends the case's goroutine.
+func (r *recorder) Skipf(string, ...any) { runtime.Goexit() }
 
 // Fatalf keeps a complaint and ends the case's goroutine.
 func (r *recorder) Fatalf(format string, args ...any) {

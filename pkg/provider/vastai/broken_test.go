@@ -343,7 +343,7 @@ func brokenBuying() []brokenDriver {
 			})},
 		{"declares more than fits", "CreateRefusesMoreBootDataThanDeclared",
 			capsTwisted(func(c *provider.Capabilities) { c.BootDataLimit *= 2 })},
-		{"an offer that is gone is a riddle", "CreateOnAnOfferThatIsGone", kindTwisted(provider.OfferGone, provider.Unknown)},
+		{"an offer that is gone is a riddle", "CreateOnAnOfferThatIsGone ListedStockThatIsGone", kindTwisted(provider.OfferGone, provider.Unknown)},
 		{"invents a tag", "CreateRefusedLeavesNothing",
 			requestTwisted(func(r *provider.CreateRequest) { r.Tag = "gs-suite001-0000000000000000" })},
 		{"keeps the instance to itself", "CreateThatFailsWithAnInstanceNamesIt",
