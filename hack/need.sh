@@ -21,6 +21,7 @@ need() {
 			# Not from the distribution: go.mod asks for a newer one than most have.
 			go) echo "missing: go; install Go from https://go.dev/dl" >&2; exit 1 ;;
 			initdb) packages+=(postgresql) && no_cluster ;;
+			systemd-analyze) packages+=(systemd) ;;
 			*) packages+=("$p") ;;
 			esac
 		done

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source hack/need.sh
 
-need go git gcc curl wget python3 shellcheck initdb redis-server
+need go git gcc curl wget python3 shellcheck cloud-init systemd-analyze initdb redis-server
 need_go
 
 echo "== the local Kubernetes (built once)"

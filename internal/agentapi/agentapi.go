@@ -75,6 +75,8 @@ type Boot struct {
 	Port  int    `json:"port"`
 	// GPUs that were bought, to compare with what is there.
 	GPUs GPUExpectation `json:"gpus"`
+	// Image is the container image whose engines the agent starts with Docker. Empty: the agent is in the image itself.
+	Image string `json:"image,omitempty"`
 	// LeaseSeconds is how long the worker goes on without an authenticated call before it ends its own rental; 0 is for
 	// ever.
 	LeaseSeconds int `json:"lease,omitempty"`

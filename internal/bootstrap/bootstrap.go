@@ -1,7 +1,8 @@
 // Package bootstrap says what an instance runs first: the agent, told by its boot data who it is and whom it trusts.
 //
 // Everything here is a pure function of Params. In a rented container the agent is either part of the image or fetched
-// by a short shell script, which runs nothing but the very bytes whose SHA-256 the pool names.
+// by a short shell script, which runs nothing but the very bytes whose SHA-256 the pool names. On a VM the same script is
+// part of a longer one, which has systemd run the agent.
 package bootstrap
 
 import (
@@ -39,6 +40,8 @@ const (
 	ExitNoFolder = 84
 	// ExitNoArch: there is no agent for the machine's processor.
 	ExitNoArch = 85
+	// ExitNoSystemd: the VM's image has no systemd to run the agent.
+	ExitNoSystemd = 86
 )
 
 // Params is all that the boot of an instance depends on.
@@ -99,8 +102,13 @@ func (a Agent) Check() error {
 	return nil
 }
 
+// fetchScript fetches what its arguments name, address, hash and hash for arm64, and leaves it, checked, at $bin.
+//
 //go:embed fetch.sh
 var fetchScript string
+
+// runFetched ends the script in a container, whose first process is then the agent.
+const runFetched = `chmod 700 "$bin" && exec "$bin"`
 
 // agentName is the agent's name in an image's PATH.
 const agentName = "gpuscale-agent"
@@ -112,9 +120,7 @@ func BootData(p Params) (string, error) {
 	if boot.Version == 0 {
 		boot.Version = 1
 	}
-	if boot.Port == 0 {
-		boot.Port = agentapi.DefaultPort
-	}
+	boot.Port = portOf(p)
 	for _, field := range []struct{ name, value string }{
 		{"installation", boot.Installation}, {"claim UID", boot.ClaimUID},
 		{"certificate", boot.CertPEM}, {"key", boot.KeyPEM}, {"CA", boot.CAPEM},
@@ -145,6 +151,18 @@ func Leased(boot agentapi.Boot, lease time.Duration, can provider.Capabilities, 
 	return boot
 }
 
+// For is the boot of what a provider rents, Container or VM. It fails when the result is over the provider's limit.
+func For(can provider.Capabilities, p Params) (provider.Boot, error) {
+	if can.Boot != provider.BootVM {
+		return Container(p)
+	}
+	boot, err := VM(p)
+	if err == nil && len(boot.UserData) > can.BootDataLimit {
+		return provider.Boot{}, fmt.Errorf("start-up script is %d bytes, the provider takes %d", len(boot.UserData), can.BootDataLimit)
+	}
+	return boot, err
+}
+
 // Container is the boot of a rented container: the engine's image, with the agent as its first process. The command's
 // words hold no single quote, so that a driver may quote them for a shell by single quotes alone. The environment
 // holds the worker's identity, the command nothing that is secret.
@@ -160,17 +178,15 @@ func Container(p Params) (provider.Boot, error) {
 	if err != nil {
 		return provider.Boot{}, err
 	}
-	port := p.Boot.Port
-	if port == 0 {
-		port = agentapi.DefaultPort
-	}
 	return provider.Boot{
 		Image:   p.Image,
 		Command: command,
 		Env:     map[string]string{agentapi.EnvBoot: data},
-		Port:    port,
+		Port:    portOf(p),
 	}, nil
 }
+
+func portOf(p Params) int { return cmp.Or(p.Boot.Port, agentapi.DefaultPort) }
 
 func command(p Params) ([]string, error) {
 	if p.Agent.URL == "" {
@@ -179,7 +195,7 @@ func command(p Params) ([]string, error) {
 	if err := p.Agent.Check(); err != nil {
 		return nil, err
 	}
-	words := []string{"/bin/sh", "-c", strings.TrimSpace(fetchScript), agentName, p.Agent.URL, strings.ToLower(p.Agent.SHA256),
+	words := []string{"/bin/sh", "-c", strings.TrimSpace(fetchScript) + "\n" + runFetched, agentName, p.Agent.URL, strings.ToLower(p.Agent.SHA256),
 		cmp.Or(strings.ToLower(p.Agent.SHA256ARM64), "none")}
 	if n := len(strings.Join(words, " ")); n > MaxCommandBytes {
 		return nil, fmt.Errorf("command is %d bytes, at most %d are taken", n, MaxCommandBytes)

@@ -61,7 +61,7 @@ func (b bootMaker) Boot(ctx context.Context, claim *v1alpha1.GPUNodeClaim, offer
 	if err != nil {
 		return provider.Boot{}, err
 	}
-	return bootstrap.Container(bootstrap.Params{
+	return bootstrap.For(can, bootstrap.Params{
 		Image: boot.Image,
 		Agent: agent,
 		Boot: bootstrap.Leased(agentapi.Boot{
