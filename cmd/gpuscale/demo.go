@@ -15,6 +15,7 @@ import (
 
 	"github.com/munhq/gpuscale/internal/demo"
 	"github.com/munhq/gpuscale/internal/localstack"
+	"github.com/munhq/gpuscale/pkg/provider"
 )
 
 // How long the demo may take, the start of everything included.
@@ -66,13 +67,14 @@ func runDemo(ctx context.Context, c *console, o demoOptions) error {
 	if err != nil {
 		return err
 	}
+	cloud := s.Cloud(string(provider.VastAI)) // what the example pool buys from
 	p.Pair("kubectl", "KUBECONFIG="+s.Kubeconfig+" "+s.Kubectl)
 	p.Pair("gateway", s.Gateway)
-	p.Pair("market", fmt.Sprintf("%s, %d offers", s.Books, s.Offers()))
+	p.Pair("market", fmt.Sprintf("%s, %d offers", cloud.Books, cloud.Offers))
 	p.Pair("log", s.LogFile)
 	err = tell(ctx, s, demo.Options{
 		Kube: s.Rest, Kubectl: s.Kubectl, Kubeconfig: s.Kubeconfig, Examples: examples, Gateway: s.Gateway,
-		Provider: s.Provider, Books: s.Books, Key: s.CustomerKey, AsWritten: o.asWritten, Clock: now, Print: p,
+		Provider: cloud.API, Books: cloud.Books, Key: s.CustomerKey, AsWritten: o.asWritten, Clock: now, Print: p,
 		LedgerCost: func(ctx context.Context) (string, error) {
 			cost, err := s.LedgerCost(ctx)
 			return cost.String(), err

@@ -3,11 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/munhq/gpuscale/internal/localstack"
+	"github.com/munhq/gpuscale/pkg/provider"
 )
 
 // defaultUpPort is where `gpuscale up` serves: commands that a person keeps go on working after a restart.
@@ -20,8 +23,8 @@ func newUp(c *console) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Run all of gpuscale on this machine, with a simulated cloud, until Ctrl-C",
-		Long: "Runs Kubernetes, the controllers, the gateway, Redis and the ledger on this machine, and a simulated Vast.ai\n" +
-			"market whose instances are processes. Apply pools and pods to it, and ask the gateway. Nothing costs money.",
+		Long: "Runs Kubernetes, the controllers, the gateway, Redis and the ledger on this machine, and simulated clouds whose\n" +
+			"instances are processes. Apply pools and pods to it, and ask the gateway. Nothing costs money.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runUp(cmd.Context(), c, o) },
 	}
@@ -32,7 +35,7 @@ func newUp(c *console) *cobra.Command {
 }
 
 func runUp(ctx context.Context, c *console, o localstack.Options) error {
-	o.Begun = func() { c.say("Starting Kubernetes, the simulated market, the controllers and the gateway.\n") }
+	o.Begun = func() { c.say("Starting Kubernetes, the simulated clouds, the controllers and the gateway.\n") }
 	s, err := startStack(ctx, o)
 	if err != nil {
 		return err
@@ -46,7 +49,7 @@ func runUp(ctx context.Context, c *console, o localstack.Options) error {
 		s.KeepLog()
 	}
 	spent, live := s.Spent()
-	c.say("\nStopping: %d simulated %s now. Altogether $%.6f was spent by the market's books.\n", live, endWord(live), spent)
+	c.say("\nStopping: %d simulated %s now. Altogether $%.6f was spent by the markets' books.\n", live, endWord(live), spent)
 	if !s.KubernetesIsOurs {
 		c.say("Pools, pods and claims stay in the cluster of %s, and go on when gpuscale up is run on it again.\n", s.Kubeconfig)
 	}
@@ -62,16 +65,23 @@ func endWord(n int) string {
 
 // welcome says how to use the stack, in lines that can be copied.
 func welcome(c *console, s *localstack.Stack) {
+	vast := s.Cloud(string(provider.VastAI))
+	var markets strings.Builder
+	for _, m := range s.Clouds {
+		_, _ = fmt.Fprintf(&markets, "  %-12s %s (%d offers; its API is at %s)\n", m.Provider, m.Books, m.Offers, m.API)
+	}
 	c.say(`
-gpuscale is up. The cloud and its GPUs are simulated, all else is real.
+gpuscale is up. The clouds and their GPUs are simulated, all else is real.
 
   export KUBECONFIG=%s
   export PATH=%s:$PATH
 
   gateway      %s
-  market       %s (%d offers; the provider's API is at %s)
   log          %s
 
+Books of the simulated clouds:
+
+%s
 Try, in another terminal:
 
   kubectl apply -f examples/gpunodepool-vast.yaml -f examples/sample-workload.yaml
@@ -83,8 +93,8 @@ Try, in another terminal:
   curl '%s?series=0'
   kubectl delete -f examples/sample-workload.yaml
 
-A pool of your own finds the simulated account's key in the Secret %s in %s.
+A pool of your own finds the keys of the simulated accounts in the Secret %s in %s.
 Ctrl-C ends everything.
-`, s.Kubeconfig, filepath.Dir(s.Kubectl), s.Gateway, s.Books, s.Offers(), s.Provider, s.LogFile, s.Gateway, s.Gateway,
-		s.Books, localstack.ProviderSecret, localstack.Namespace)
+`, s.Kubeconfig, filepath.Dir(s.Kubectl), s.Gateway, s.LogFile, markets.String(), s.Gateway, s.Gateway,
+		vast.Books, localstack.ProviderSecret, localstack.Namespace)
 }

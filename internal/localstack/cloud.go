@@ -18,9 +18,10 @@ import (
 	"github.com/alicebob/miniredis/v2"
 
 	"github.com/munhq/gpuscale/internal/bootstrap"
+	"github.com/munhq/gpuscale/internal/cloudsim/body"
 	"github.com/munhq/gpuscale/internal/cloudsim/body/process"
+	"github.com/munhq/gpuscale/internal/cloudsim/clouds"
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
-	"github.com/munhq/gpuscale/internal/cloudsim/vastai"
 )
 
 const loopback = "127.0.0.1"
@@ -51,61 +52,79 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// marketConfig is a market at real prices in which everything goes well and minutes take seconds. Prices walk less than
-// a bid is above the floor, so that nobody is outbid by chance; POST /sim/reclaim/{id} takes an instance back.
-func marketConfig(seed int64) market.Config {
-	c := market.Realistic("vast.ai", seed)
-	c.Boot = market.Boot{Accept: 300 * time.Millisecond, Create: 500 * time.Millisecond, Load: 1500 * time.Millisecond, Jitter: 0.5}
-	c.Walk = market.Walk{Step: time.Minute, OnDemand: 0.05, Spot: 0.05}
-	c.Reclaim.PerHour = 0
-	c.Faults = market.FaultRates{}
-	c.Broken = 0
-	c.ListLag, c.DestroyLag = 500*time.Millisecond, 500*time.Millisecond
-	return c
-}
-
 // engine is how the simulated engines behave: slow enough to be watched.
 func engine() map[string]string {
 	return map[string]string{"VLLM_SIM_LOAD_TIME": "2s", "VLLM_SIM_TTFT": "200ms", "VLLM_SIM_TOKENS_PER_SEC": "30"}
 }
 
-// startCloud opens the market, Vast.ai's API in front of it, and its books.
+// startCloud opens every simulated cloud: a market, the provider's API in front of it, and its books.
 func (s *Stack) startCloud(ctx context.Context, p programs) error {
 	root := filepath.Join(s.dir, "instances")
 	// Instances do not outlive the market, so what is there is of a stack that was killed.
 	if err := os.RemoveAll(root); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(root, 0o700); err != nil {
-		return err
-	}
-	bodies, err := process.New(process.Options{Agent: p.agent, VLLM: p.vllm, Root: root, Env: engine()})
-	if err != nil {
-		return err
-	}
 	for _, key := range []*string{&s.secretKey, &s.CustomerKey} {
+		var err error
 		if *key, err = newKey(); err != nil {
 			return err
 		}
 	}
-	c := marketConfig(s.opts.Seed)
-	c.Clock, c.Body = s.opts.Clock, bodies
-	if !s.temporary || s.opts.Kubeconfig != "" {
-		// The cluster may remember instances of an earlier market, whose ids must not come again.
-		first := s.opts.Clock.Now().Unix() * 1000
-		c.InstanceID = func(n int64) string { return strconv.FormatInt(first+n, 10) }
+	admin := http.NewServeMux()
+	for _, c := range clouds.All() {
+		dir := filepath.Join(root, c.Provider)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		bodies, err := process.New(process.Options{Agent: p.agent, VLLM: p.vllm, Root: dir, Env: engine()})
+		if err != nil {
+			return err
+		}
+		m := s.openMarket(c, bodies)
+		base, err := s.serve(ctx, c.API(m, clouds.Access{Keys: []string{s.secretKey, s.CustomerKey}}))
+		if err != nil {
+			return err
+		}
+		s.Clouds = append(s.Clouds, Cloud{Provider: c.Provider, API: base, Offers: len(m.Offers()), market: m})
+		admin.Handle("/"+c.Provider+"/", http.StripPrefix("/"+c.Provider, m.AdminHandler()))
 	}
-	s.market = market.New(c)
-	s.onStop(func() error { s.market.Close(); return nil })
-	if s.Provider, err = s.serve(ctx, vastai.New(s.market, vastai.Options{Keys: []string{s.secretKey, s.CustomerKey}})); err != nil {
-		return err
-	}
-	admin, err := s.serve(ctx, s.market.AdminHandler())
+	base, err := s.serve(ctx, admin)
 	if err != nil {
 		return err
 	}
-	s.Books = admin + "/sim/books"
+	for i := range s.Clouds {
+		s.Clouds[i].Books = base + "/" + s.Clouds[i].Provider + "/sim/books"
+	}
 	return s.offerAgent(ctx, p.agent)
+}
+
+func (s *Stack) openMarket(cloud clouds.Cloud, bodies body.Factory) *market.Market {
+	c := cloud.Calm(s.opts.Seed)
+	c.Clock, c.Body = s.opts.Clock, bodies
+	if !s.temporary || s.opts.Kubeconfig != "" {
+		// The cluster may remember instances of an earlier market, whose ids must not come again.
+		first, spell := s.opts.Clock.Now().Unix()*1000, c.InstanceID
+		c.InstanceID = func(n int64) string {
+			if spell != nil {
+				return spell(first + n)
+			}
+			return strconv.FormatInt(first+n, 10)
+		}
+	}
+	m := market.New(c)
+	s.onStop(func() error { m.Close(); return nil })
+	return m
+}
+
+// credentials are those of the simulated accounts at all providers, by the names of the environment.
+func (s *Stack) credentials() map[string]any {
+	out := map[string]any{}
+	for _, c := range clouds.All() {
+		for name, value := range c.Credentials(s.secretKey) {
+			out[name] = value
+		}
+	}
+	return out
 }
 
 // offerAgent serves the agent's binary, which real instances would fetch from a release. Simulated ones have it already.
@@ -144,14 +163,25 @@ func (s *Stack) serve(ctx context.Context, h http.Handler) (string, error) {
 	return "http://" + l.Addr().String(), nil
 }
 
-// Spent is the market's own account of what the simulated instances cost so far, and how many there are now.
+// Spent is the markets' own account of what the simulated instances cost so far, and how many there are now.
 func (s *Stack) Spent() (dollars float64, live int) {
-	b := s.market.Books()
-	return b.Spent.Dollars(), len(b.Live())
+	for _, c := range s.Clouds {
+		b := c.market.Books()
+		dollars += b.Spent.Dollars()
+		live += len(b.Live())
+	}
+	return dollars, live
 }
 
-// Offers is how many offers the market has now.
-func (s *Stack) Offers() int { return len(s.market.Offers()) }
+// Cloud is the provider's simulated cloud. It panics where there is none.
+func (s *Stack) Cloud(provider string) Cloud {
+	for _, c := range s.Clouds {
+		if c.Provider == provider {
+			return c
+		}
+	}
+	panic("there is no simulated " + provider)
+}
 
 // startRedis runs a Redis in this process unless one was given. Its keys expire only when it is told that time has passed.
 func (s *Stack) startRedis(ctx context.Context) error {

@@ -181,7 +181,7 @@ func TestTheFirstRequestWakesFromZeroAndAHundredBuyOne(t *testing.T) {
 	if !strings.Contains(heard, `: waiting for "acme/cold": `) || !strings.Contains(heard, "ing") {
 		t.Errorf("no heartbeat: %q", heard)
 	}
-	if n := s.market.Books().Rented; n != 1 {
+	if n := s.Cloud("vast.ai").market.Books().Rented; n != 1 {
 		t.Errorf("%d were bought", n)
 	}
 
@@ -207,11 +207,11 @@ func TestTheFirstRequestWakesFromZeroAndAHundredBuyOne(t *testing.T) {
 			t.Errorf("during the scale-down: %v", o.err)
 		}
 	}
-	if n := s.market.Books().Rented; n != 2 {
+	if n := s.Cloud("vast.ai").market.Books().Rented; n != 2 {
 		t.Errorf("%d were bought in all", n)
 	}
 	until(t, "nothing is left", func(context.Context) error {
-		if live := s.market.Books().Live(); len(live) > 0 {
+		if live := s.Cloud("vast.ai").market.Books().Live(); len(live) > 0 {
 			return fmt.Errorf("%d live", len(live))
 		}
 		return nil

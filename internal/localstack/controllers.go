@@ -23,10 +23,14 @@ import (
 const readyTimeout = time.Minute
 
 func (s *Stack) startControllers(ctx context.Context) {
+	urls := map[provider.Name]string{}
+	for _, c := range s.Clouds {
+		urls[provider.Name(c.Provider)] = c.API
+	}
 	s.background(ctx, "controllers", func(ctx context.Context) error {
 		return operator.Run(ctx, operator.Config{
 			Rest: s.Rest, Namespace: Namespace, LedgerURL: s.ledgerURL, RedisURL: s.redis, Getenv: s.getenv,
-			BaseURLs:    map[provider.Name]string{provider.VastAI: s.Provider},
+			BaseURLs:    urls,
 			Agent:       s.agent,
 			MetricsAddr: "0", HealthAddr: "0", Log: s.log,
 		})

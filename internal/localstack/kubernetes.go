@@ -73,7 +73,7 @@ func (s *Stack) useKubernetes() error {
 	return errors.New("kubectl is not in the PATH")
 }
 
-// furnish installs the CRDs, the namespace and the Secret with the simulated account's key.
+// furnish installs the CRDs, the namespace and the Secret with the keys of the simulated accounts.
 func (s *Stack) furnish(ctx context.Context) error {
 	c, err := client.New(s.Rest, client.Options{})
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *Stack) furnish(ctx context.Context) error {
 			"labels": map[string]any{labelSimulated: "true"}}},
 		{"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
 			"metadata":   map[string]any{"name": ProviderSecret, "namespace": Namespace},
-			"stringData": map[string]any{"VASTAI_API_KEY": s.secretKey}},
+			"stringData": s.credentials()},
 	} {
 		if err := apply(ctx, c, &unstructured.Unstructured{Object: obj}); err != nil {
 			return err

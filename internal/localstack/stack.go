@@ -1,6 +1,6 @@
 // Package localstack runs all of gpuscale on this machine, without an account anywhere: a real Kubernetes, the
-// controllers, the gateway, Redis and the ledger, and in place of a cloud a simulated Vast.ai market whose instances are
-// real agent processes with a simulated engine. Only the cloud and the GPU are not real.
+// controllers, the gateway, Redis and the ledger, and in place of clouds simulated ones (internal/cloudsim/clouds) whose
+// instances are real agent processes with a simulated engine. Only the clouds and the GPUs are not real.
 //
 // Every port is on loopback. Stop, and on Linux any other end of this process, ends every process and with it every
 // simulated instance.
@@ -61,10 +61,11 @@ type Stack struct {
 	Kubeconfig, Kubectl string
 	// KubernetesIsOurs: the cluster ends with the stack.
 	KubernetesIsOurs bool
-	// Gateway and Provider are base URLs; Books is the whole URL of the market's books.
-	Gateway, Provider, Books string
-	// CustomerKey opens the simulated account besides the key that the controllers have: the provider limits calls by
-	// key.
+	// Gateway is a base URL.
+	Gateway string
+	// Clouds are the simulated providers.
+	Clouds []Cloud
+	// CustomerKey opens the simulated accounts besides the key that the controllers have: providers limit calls by key.
 	CustomerKey string
 	// LogFile has what the controllers and the gateway log.
 	LogFile string
@@ -74,7 +75,6 @@ type Stack struct {
 	temporary bool
 	log       logr.Logger
 	kube      *localkube.Cluster
-	market    *market.Market
 	secretKey string
 	redis     string
 	ledgerURL string
@@ -86,6 +86,18 @@ type Stack struct {
 	keepLog  bool
 	failed   error
 	done     chan struct{}
+}
+
+// Cloud is one simulated provider of a stack.
+type Cloud struct {
+	// Provider is its name as a pool spells it.
+	Provider string
+	// API is the base URL of the provider's API; Books is the whole URL of the market's books.
+	API, Books string
+	// Offers is how many offers the market began with.
+	Offers int
+
+	market *market.Market
 }
 
 // Start returns a stack that serves. On failure nothing is left running, and the error is one line; what more there is
