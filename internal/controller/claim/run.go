@@ -115,7 +115,7 @@ func (v *visit) ended(in provider.Instance) (message, reason string) {
 		if v.served() {
 			return said, v1alpha1.ReasonInstanceStopped
 		}
-		// A container that crashes on a bid looks like one that was outbid; before it served, it is the machine that is
+		// A container that crashes on a bid may look like one that was outbid; before it served, it is the machine that is
 		// avoided either way.
 		return said, v1alpha1.ReasonDiedWhileBooting
 	case in.State == provider.StateLost && !v.served() && v.lateSince(v.createdAt()):

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/munhq/gpuscale/pkg/provider"
 )
@@ -15,7 +16,10 @@ func failureCases() []Case {
 		{Name: "LostAnswerDrill", Check: lostAnswer},
 		{Name: "LostAnswerOfADestroy", Check: lostDestroy},
 		{Name: "ABadKeyIsUnauthorizedEverywhere", Check: badKey},
+		{Name: "ABadKeyThatLooksLikeNotFound", Check: badKeyAsNotFound},
 		{Name: "RateLimitedSaysHowLong", Check: rateLimited},
+		{Name: "RetryAfterIsPassedOn", Check: retryAfter},
+		{Name: "AnAnswerThatIsTooSlow", Check: tooSlow},
 		{Name: "AServerErrorConcludesNothing", Check: serverError},
 		{Name: "HalfAnAnswerIsNoAnswer", Check: halfAnswer},
 		{Name: "CancelledInTheMiddleOfACreate", Check: cancelledMidCreate},
@@ -89,6 +93,73 @@ func badKey(t T, h Harness) {
 	}
 	if r := wantLive(t, h, 1)[0]; r.ID != id {
 		t.Errorf("a bad key changed what is rented: %+v", r)
+	}
+}
+
+// badKeyAsNotFound: with a key that opens nothing, nothing is known to be gone.
+func badKeyAsNotFound(t T, h Harness) {
+	id, spare := scene(t, h)
+	show(t, h, BadKeyAsNotFound, "")
+	for _, op := range []Op{Create, Get, List, Destroy, Check} {
+		for _, on := range []string{id, h.UnusedID()} {
+			wantKind(t, h, op, do(t.Context(), h, h.BadKeyDriver(), op, on, spare), provider.Unauthorized)
+		}
+	}
+	_, err := h.Driver().GetInstance(t.Context(), h.UnusedID())
+	wantKind(t, h, Get, err, provider.NotFound)
+	wantLive(t, h, 1)
+}
+
+// retryAfter: the vendor's own word on how long to wait reaches who waits.
+func retryAfter(t T, h Harness) {
+	id, spare := scene(t, h)
+	for _, op := range Ops() {
+		h.Fail(op, RateLimitedFor, 1)
+		err := do(t.Context(), h, h.Driver(), op, id, spare)
+		wantKind(t, h, op, err, provider.RateLimited)
+		if e := asError(err); e != nil && e.RetryAfter < RetryAfter {
+			t.Errorf("%s: told to wait %s, passed on %s", op, RetryAfter, e.RetryAfter)
+		}
+	}
+	wantLive(t, h, 1)
+}
+
+// patience is how long a case waits for what must not take for ever.
+const patience = 20 * time.Second
+
+// tooSlow: a driver gives up on an answer by itself, claims nothing about a write whose answer did not come, and does
+// not send it again.
+func tooSlow(t T, h Harness) {
+	impatient, ok := h.(ImpatientHarness)
+	if !ok {
+		t.Skipf("the harness is no ImpatientHarness")
+	}
+	id, spare := scene(t, h)
+	d := impatient.ImpatientDriver()
+	for _, op := range Ops() {
+		arrived := h.Hang(op)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		err := do(ctx, h, d, op, id, spare)
+		if ctx.Err() != nil {
+			t.Errorf("%s: still waiting after %s", op, patience)
+		}
+		cancel()
+		select {
+		case <-arrived:
+		default:
+			t.Errorf("%s was not sent (%v)", op, err)
+		}
+		switch {
+		case op.writes():
+			wantOpen(t, h, op, err)
+		case err != nil: // a read may be repeated, and then have its answer
+			wantKind(t, h, op, err, provider.Unavailable, provider.Unknown)
+		}
+	}
+	h.Wait(h.Driver().Capabilities().ListLag)
+	bought := wantLive(t, h, 1)[0]
+	if found := list(t, h, provider.InstanceFilter{}); len(found) != 1 || found[0].ID != bought.ID || bought.ID == id {
+		t.Errorf("the books have %+v and the list %+v; want what was created and not what was destroyed", bought, found)
 	}
 }
 

@@ -1,7 +1,7 @@
 package providertest
 
 import (
-	"slices"
+	"context"
 
 	"github.com/munhq/gpuscale/pkg/provider"
 )
@@ -10,6 +10,8 @@ func readCases() []Case {
 	return []Case{
 		{Name: "ListFindsExactlyTheTag", Check: listFindsTag},
 		{Name: "ListReadsEveryPage", Check: listReadsEveryPage},
+		{Name: "ABrokenPageIsNoShortList", Check: brokenPage},
+		{Name: "PagesWithoutEnd", Check: endlessPages},
 		{Name: "ListIsEmptyWithoutError", Check: listEmpty},
 		{Name: "ReadsAreNoLaterThanTheListLag", Check: readsWithinLag},
 		{Name: "GetOfWhatNeverWasIsNotFound", Check: getNeverWas},
@@ -20,12 +22,6 @@ func stateCases() []Case {
 	return []Case{
 		{Name: "PendingThenRunningWithAnEndpoint", Check: runsWithEndpoint},
 		{Name: "AnUnknownWordIsStateUnknown", Check: unknownState},
-		{Name: "AReclaimIsInterrupted", Check: reclaimed,
-			Needs: func(c provider.Capabilities) bool { return c.Spot }},
-		{Name: "AStopIsNoInterruption", Check: stopped,
-			Needs: func(c provider.Capabilities) bool { return c.OnDemand }},
-		{Name: "AnExitIsNoInterruption", Check: exited,
-			Needs: func(c provider.Capabilities) bool { return c.OnDemand }},
 		{Name: "DestroyedIsGoneAndStaysGone", Check: destroyedIsGone},
 		{Name: "DestroyTwiceIsHarmless", Check: destroyTwice},
 		{Name: "DestroyOfWhatNeverWas", Check: destroyNeverWas},
@@ -63,31 +59,75 @@ func listFindsTag(t T, h Harness) {
 // listSize is more than any vendor's page that the provider references know of by default (25).
 const listSize = 27
 
-func listReadsEveryPage(t T, h Harness) {
+// rentMany fills more than a page and returns the ids, the oldest first; the nth has tag(n).
+func rentMany(t T, h Harness) []string {
+	t.Helper()
 	h.AddOffers(listSize)
-	kind := anyType(h)
-	want := map[string]bool{}
-	for i, o := range search(t, h, kind, listSize)[:listSize] {
+	var ids []string
+	for i, o := range search(t, h, anyType(h), listSize)[:listSize] {
 		inst, err := h.Driver().CreateInstance(t.Context(), request(h, o, tag(i)))
 		if err != nil {
 			t.Fatalf("create %d on %s: %v", i, o.ID, err)
 		}
-		want[inst.ID] = true
+		ids = append(ids, inst.ID)
 	}
 	h.Wait(h.Driver().Capabilities().ListLag)
+	return ids
+}
+
+func listReadsEveryPage(t T, h Harness) {
+	want := rentMany(t, h)
 	for _, f := range []provider.InstanceFilter{{}, {TagPrefix: tagPrefix}} {
-		got := map[string]bool{}
-		for _, inst := range list(t, h, f) {
-			if got[inst.ID] {
-				t.Errorf("list %+v has instance %s twice", f, inst.ID)
-			}
-			got[inst.ID] = true
+		wantAll(t, f, list(t, h, f), want)
+	}
+	for _, n := range []int{0, listSize - 2, listSize - 1} {
+		if found := list(t, h, provider.InstanceFilter{Tag: tag(n)}); len(found) != 1 || found[0].ID != want[n] {
+			t.Errorf("list by the tag of instance %d found %+v; want %s alone", n+1, found, want[n])
 		}
-		for id := range want {
-			if !got[id] {
-				t.Errorf("list %+v lacks instance %s", f, id)
-			}
+	}
+}
+
+// wantAll checks that a list has each instance once.
+func wantAll(t T, f provider.InstanceFilter, found []provider.Instance, want []string) {
+	t.Helper()
+	got := map[string]bool{}
+	for _, inst := range found {
+		if got[inst.ID] {
+			t.Errorf("list %+v has instance %s twice", f, inst.ID)
 		}
+		got[inst.ID] = true
+	}
+	for _, id := range want {
+		if !got[id] {
+			t.Errorf("list %+v lacks instance %s", f, id)
+		}
+	}
+}
+
+// brokenPage: half a list would have the other half taken for gone.
+func brokenPage(t T, h Harness) {
+	rentMany(t, h)
+	show(t, h, PageTwoFails, "")
+	for _, f := range []provider.InstanceFilter{{}, {TagPrefix: tagPrefix}} {
+		_, err := h.Driver().ListInstances(t.Context(), f)
+		wantKind(t, h, List, err, provider.Unavailable, provider.Unknown)
+	}
+}
+
+// endlessPages: a list whose pages lead back ends, in an error or with all of it.
+func endlessPages(t T, h Harness) {
+	want := rentMany(t, h)
+	show(t, h, EndlessPages, "")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	found, err := h.Driver().ListInstances(ctx, provider.InstanceFilter{})
+	switch {
+	case ctx.Err() != nil:
+		t.Errorf("the list had no end in %s", patience)
+	case err != nil:
+		wantKind(t, h, List, err, provider.Unknown, provider.Unavailable)
+	default:
+		wantAll(t, provider.InstanceFilter{}, found, want)
 	}
 }
 
@@ -149,49 +189,19 @@ func runsWithEndpoint(t T, h Harness) {
 	}
 }
 
+// unknownState: a word that nobody knows is never taken for gone, and keeps nobody from ending the instance.
 func unknownState(t T, h Harness) {
 	id, _ := scene(t, h)
 	h.SayUnknownState(id)
-	if got := get(t, h, id); got.State != provider.StateUnknown || got.Interrupted {
-		t.Errorf("a state in an unknown word is %s (interrupted: %v); want %s", got.State, got.Interrupted,
-			provider.StateUnknown)
+	for what, got := range sightings(t, h, id, tag(1)) {
+		if got == nil || got.State != provider.StateUnknown || got.Interrupted {
+			t.Errorf("%s: a state in an unknown word is %s; want %s", what, describe(got), provider.StateUnknown)
+		}
 	}
-}
-
-func reclaimed(t T, h Harness) {
-	h.AddOffers(2)
-	inst, _ := rent(t, h, provider.Spot, tag(1))
-	h.Start(inst.ID)
-	h.Reclaim(inst.ID)
-	got, err := h.Driver().GetInstance(t.Context(), inst.ID)
-	if err != nil {
-		wantKind(t, h, Get, err, provider.NotFound)
-		return
+	if err := h.Driver().DestroyInstance(t.Context(), id); err != nil {
+		t.Errorf("destroy: %v", err)
 	}
-	if !got.Interrupted || got.State == provider.StateRunning || got.State == provider.StatePending {
-		t.Errorf("a reclaimed instance is %s, interrupted: %v", got.State, got.Interrupted)
-	}
-}
-
-func stopped(t T, h Harness) {
-	h.AddOffers(2)
-	inst, _ := rent(t, h, provider.OnDemand, tag(1))
-	h.Start(inst.ID)
-	h.Stop(inst.ID)
-	if got := get(t, h, inst.ID); got.State != provider.StateStopped || got.Interrupted {
-		t.Errorf("an instance that was stopped is %s, interrupted: %v", got.State, got.Interrupted)
-	}
-}
-
-func exited(t T, h Harness) {
-	h.AddOffers(2)
-	inst, _ := rent(t, h, provider.OnDemand, tag(1))
-	h.Start(inst.ID)
-	h.Exit(inst.ID)
-	got := get(t, h, inst.ID)
-	if ended := []provider.State{provider.StateFailed, provider.StateStopped}; !slices.Contains(ended, got.State) || got.Interrupted {
-		t.Errorf("an instance whose software ended is %s, interrupted: %v", got.State, got.Interrupted)
-	}
+	wantLive(t, h, 0)
 }
 
 func destroyedIsGone(t T, h Harness) {

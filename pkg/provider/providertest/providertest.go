@@ -161,7 +161,7 @@ type Case struct {
 
 // Cases lists the suite in the order of the provider's life: search, create, reads, states, end, failures.
 func Cases() []Case {
-	return slices.Concat(searchCases(), createCases(), readCases(), stateCases(), failureCases(), quirkCases(),
+	return slices.Concat(searchCases(), createCases(), readCases(), stateCases(), endCases(), failureCases(), quirkCases(),
 		generalCases())
 }
 

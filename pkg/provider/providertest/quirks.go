@@ -83,17 +83,26 @@ func (c cannot) Error() string { return string(c) }
 // show has the cloud do what q says, or ends the case: skipped with the harness's reason where the vendor cannot.
 func show(t T, h Harness, q Quirk, on string) {
 	t.Helper()
+	if reason := tryShow(t, h, q, on); reason != "" {
+		t.Skipf("%s: %s", q, reason)
+	}
+}
+
+// tryShow has the cloud do what q says, or returns why the vendor cannot.
+func tryShow(t T, h Harness, q Quirk, on string) (reason string) {
+	t.Helper()
 	quirky, ok := h.(QuirkHarness)
 	if !ok {
-		t.Skipf("the harness is no QuirkHarness: it cannot show %q", q)
+		return "the harness is no QuirkHarness"
 	}
 	err := quirky.Show(q, on)
-	var reason cannot
+	var why cannot
 	switch {
 	case err == nil:
-	case errors.As(err, &reason) && reason != "":
-		t.Skipf("%s: %s", q, reason)
-	default:
-		t.Fatalf("show %q: %v; want it shown, or Cannot with a reason", q, err)
+		return ""
+	case errors.As(err, &why) && why != "":
+		return string(why)
 	}
+	t.Fatalf("show %q: %v; want it shown, or Cannot with a reason", q, err)
+	return ""
 }

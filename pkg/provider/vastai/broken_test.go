@@ -258,6 +258,9 @@ func TestTheSuiteCatches(t *testing.T) {
 			}
 		})
 	}
+	for _, c := range misreadings() {
+		caught[c.name] = true
+	}
 	for _, c := range providertest.Cases() {
 		if !caught[c.Name] {
 			t.Errorf("no broken driver tries %s", c.Name)
@@ -285,10 +288,11 @@ type brokenHarness struct {
 	how breakage
 }
 
-func (h brokenHarness) Driver() provider.Provider        { return h.how(h.good) }
-func (h brokenHarness) BadKeyDriver() provider.Provider  { return h.how(h.bad) }
-func (h brokenHarness) RotatedDriver() provider.Provider { return h.how(h.rotated) }
-func (h brokenHarness) OtherDriver() provider.Provider   { return h.how(h.other) }
+func (h brokenHarness) Driver() provider.Provider          { return h.how(h.good) }
+func (h brokenHarness) ImpatientDriver() provider.Provider { return h.how(h.impatient) }
+func (h brokenHarness) BadKeyDriver() provider.Provider    { return h.how(h.bad) }
+func (h brokenHarness) RotatedDriver() provider.Provider   { return h.how(h.rotated) }
+func (h brokenHarness) OtherDriver() provider.Provider     { return h.how(h.other) }
 
 func caseNamed(t *testing.T, name string) providertest.Case {
 	t.Helper()
@@ -306,7 +310,7 @@ type brokenDriver struct {
 }
 
 func breakages() []brokenDriver {
-	return slices.Concat(brokenBuying(), brokenReading(), brokenFailing())
+	return slices.Concat(brokenBuying(), brokenReading(), brokenFailing(), brokenBelieving())
 }
 
 func brokenBuying() []brokenDriver {
@@ -346,12 +350,12 @@ func brokenBuying() []brokenDriver {
 		{"an offer that is gone is a riddle", "CreateOnAnOfferThatIsGone ListedStockThatIsGone", kindTwisted(provider.OfferGone, provider.Unknown)},
 		{"invents a tag", "CreateRefusedLeavesNothing",
 			requestTwisted(func(r *provider.CreateRequest) { r.Tag = "gs-suite001-0000000000000000" })},
-		{"keeps the instance to itself", "CreateThatFailsWithAnInstanceNamesIt",
+		{"keeps the instance to itself", "CreateThatFailsWithAnInstanceNamesIt ABidThatTheMarketPassed",
 			errorsTwisted(func(e *provider.Error) { e.InstanceID = "" })},
 		{"takes an empty account for a quota", "CreateWithoutBalance", kindTwisted(provider.NoBalance, provider.Quota)},
 		{"claims to be idempotent", "CreateTwiceIsOneInstance",
 			capsTwisted(func(c *provider.Capabilities) { c.IdempotentCreate = true })},
-		{"replays a create", "LostAnswerDrill HalfAnAnswerIsNoAnswer", replaying},
+		{"replays a create", "LostAnswerDrill HalfAnAnswerIsNoAnswer AnAnswerThatIsTooSlow", replaying},
 	}
 }
 
@@ -379,9 +383,18 @@ func brokenReading() []brokenDriver {
 		{"not found is a riddle", "GetOfWhatNeverWasIsNotFound DestroyedIsGoneAndStaysGone DestroyOfWhatNeverWas DestroyTwiceIsHarmless",
 			kindTwisted(provider.NotFound, provider.Unknown)},
 		{"knows no port", "PendingThenRunningWithAnEndpoint", readsTwisted(func(i *provider.Instance) { i.Port = 0 })},
-		{"runs before it does", "AnUnknownWordIsStateUnknown AReclaimIsInterrupted AStopIsNoInterruption AnExitIsNoInterruption",
+		{"runs before it does", "AnUnknownWordIsStateUnknown AReclaimIsInterrupted AStopIsNoInterruption AnExitIsNoInterruption " +
+			"AnUnreachableHostIsLost ABidThatTheMarketPassed",
 			readsTwisted(func(i *provider.Instance) { i.State = provider.StateRunning })},
 		{"knows no interruption", "AReclaimIsInterrupted", readsTwisted(func(i *provider.Instance) { i.Interrupted = false })},
+		{"tells a reclaim by get alone", "AReclaimIsInterrupted", listTwisted(
+			func(ctx context.Context, p provider.Provider, f provider.InstanceFilter) ([]provider.Instance, error) {
+				all, err := p.ListInstances(ctx, f)
+				for i := range all {
+					all[i].Interrupted = false
+				}
+				return all, err
+			})},
 		{"whatever is down was interrupted", "AStopIsNoInterruption AnExitIsNoInterruption",
 			readsTwisted(func(i *provider.Instance) {
 				i.Interrupted = i.State == provider.StateStopped || i.State == provider.StateFailed
@@ -401,23 +414,25 @@ func brokenReading() []brokenDriver {
 
 func brokenFailing() []brokenDriver {
 	return []brokenDriver{
-		{"takes a bad key for a missing instance", "ABadKeyIsUnauthorizedEverywhere",
+		{"takes a bad key for a missing instance", "ABadKeyIsUnauthorizedEverywhere ABadKeyThatLooksLikeNotFound",
 			kindTwisted(provider.Unauthorized, provider.NotFound, "get", "destroy")},
 		{"takes a bad key for a gone offer", "ABadKeyIsUnauthorizedEverywhere",
 			kindTwisted(provider.Unauthorized, provider.OfferGone, "create")},
-		{"lists nothing with a bad key", "ABadKeyIsUnauthorizedEverywhere HalfAnAnswerIsNoAnswer", listTwisted(
+		{"lists nothing where it fails", "ABadKeyIsUnauthorizedEverywhere HalfAnAnswerIsNoAnswer " +
+			"ABrokenPageIsNoShortList PagesWithoutEnd AFailureIn200IsAFailure", listTwisted(
 			func(ctx context.Context, p provider.Provider, f provider.InstanceFilter) ([]provider.Instance, error) {
 				all, _ := p.ListInstances(ctx, f)
 				return all, nil
 			})},
-		{"does not say how long", "RateLimitedSaysHowLong", errorsTwisted(func(e *provider.Error) { e.RetryAfter = 0 })},
-		{"sure that a server error bought nothing", "AServerErrorConcludesNothing LostAnswerDrill HalfAnAnswerIsNoAnswer",
+		{"does not say how long", "RateLimitedSaysHowLong RetryAfterIsPassedOn", errorsTwisted(func(e *provider.Error) { e.RetryAfter = 0 })},
+		{"sure that a server error bought nothing", "AServerErrorConcludesNothing LostAnswerDrill HalfAnAnswerIsNoAnswer " +
+			"AnAnswerThatIsTooSlow",
 			errorsTwisted(func(e *provider.Error) {
 				if e.Op == "create" && (e.Kind == provider.Unknown || e.Kind == provider.Unavailable) {
 					e.Kind = provider.NoCapacity
 				}
 			})},
-		{"takes half an answer for a missing instance", "HalfAnAnswerIsNoAnswer",
+		{"takes half an answer for a missing instance", "HalfAnAnswerIsNoAnswer AFailureIn200IsAFailure",
 			kindTwisted(provider.Unknown, provider.NotFound, "get")},
 		{"sure that a cancelled create bought nothing", "CancelledInTheMiddleOfACreate CancelledBeforehand",
 			kindTwisted(provider.Unknown, provider.Invalid, "create")},

@@ -50,7 +50,9 @@ type harness struct {
 	good, bad *vastai.Provider
 	// rotated has another key of good's account, other a key of another's.
 	rotated, other *vastai.Provider
+	impatient      *vastai.Provider
 	machines       int
+	options        sim.Options
 }
 
 // newHarness puts the driver in front of the simulated Vast.ai, over real connections and in stepped time.
@@ -77,14 +79,16 @@ func newHarness(t providertest.T, c providertest.Case, o sim.Options, wrap func(
 	if wrap != nil {
 		transport = wrap(transport)
 	}
-	h.good, h.bad = h.driver(srv.URL, goodKey, transport), h.driver(srv.URL, badKey, transport)
-	h.rotated, h.other = h.driver(srv.URL, newKey, transport), h.driver(srv.URL, hisKey, transport)
+	h.options = o
+	h.good, h.bad = h.driver(srv.URL, goodKey, transport, 0), h.driver(srv.URL, badKey, transport, 0)
+	h.rotated, h.other = h.driver(srv.URL, newKey, transport, 0), h.driver(srv.URL, hisKey, transport, 0)
+	h.impatient = h.driver(srv.URL, goodKey, transport, 250*time.Millisecond)
 	return h
 }
 
-func (h *harness) driver(url, key string, transport http.RoundTripper) *vastai.Provider {
+func (h *harness) driver(url, key string, transport http.RoundTripper, timeout time.Duration) *vastai.Provider {
 	p, err := vastai.New(vastai.Config{
-		APIKey: key, BaseURL: url, Transport: transport, Clock: h.clock, RetryMin: time.Millisecond,
+		APIKey: key, BaseURL: url, Transport: transport, Clock: h.clock, RetryMin: time.Millisecond, Timeout: timeout,
 	})
 	if err != nil {
 		h.t.Fatalf("driver: %v", err)
@@ -126,7 +130,14 @@ func vendorAnswers() map[providertest.Fault]providertest.Answer {
 	}
 	return map[providertest.Fault]providertest.Answer{
 		providertest.RateLimited: say(http.StatusTooManyRequests, `{"detail":"API requests too frequent endpoint threshold=4.5"}`),
-		providertest.NoBalance:   say(http.StatusBadRequest, `{"success":false,"error":"insufficient_credit","msg":"Your account lacks credit; see the billing page."}`),
+		providertest.FailureIn200: func(w http.ResponseWriter, r *http.Request, _ perform) {
+			body := `{"success":false,"error":"server_error","msg":"Something went wrong, try again."}`
+			if opOf(r) == providertest.Create {
+				body = `{"success":false,"error":"invalid_args","msg":"error 404/3603: no_such_ask Instance type by id 77 is not available."}`
+			}
+			write(w, http.StatusOK, body)
+		},
+		providertest.NoBalance: say(http.StatusBadRequest, `{"success":false,"error":"insufficient_credit","msg":"Your account lacks credit; see the billing page."}`),
 		providertest.EchoKey: func(w http.ResponseWriter, r *http.Request, _ perform) {
 			write(w, http.StatusBadRequest, fmt.Sprintf(`{"success":false,"error":"invalid_args","msg":"cannot take %s"}`,
 				r.Header.Get("Authorization")))
@@ -148,13 +159,14 @@ func write(w http.ResponseWriter, status int, body string) {
 	_, _ = w.Write([]byte(body)) // a client that has left is its own affair
 }
 
-func (h *harness) Driver() provider.Provider        { return h.good }
-func (h *harness) BadKeyDriver() provider.Provider  { return h.bad }
-func (h *harness) RotatedDriver() provider.Provider { return h.rotated }
-func (h *harness) OtherDriver() provider.Provider   { return h.other }
-func (h *harness) Secrets() []string                { return []string{goodKey, badKey} }
-func (h *harness) UnusedID() string                 { return "30999999" }
-func (h *harness) Wait(d time.Duration)             { h.clock.Step(d) }
+func (h *harness) Driver() provider.Provider          { return h.good }
+func (h *harness) BadKeyDriver() provider.Provider    { return h.bad }
+func (h *harness) RotatedDriver() provider.Provider   { return h.rotated }
+func (h *harness) OtherDriver() provider.Provider     { return h.other }
+func (h *harness) ImpatientDriver() provider.Provider { return h.impatient }
+func (h *harness) Secrets() []string                  { return []string{goodKey, badKey} }
+func (h *harness) UnusedID() string                   { return "30999999" }
+func (h *harness) Wait(d time.Duration)               { h.clock.Step(d) }
 
 func (h *harness) AddOffers(n int) {
 	for range n {
@@ -179,6 +191,7 @@ func (h *harness) TakeOffer(id string) {
 }
 
 func (h *harness) Start(id string) {
+	h.must("publish the ports of", id, h.market.HoldPorts(id, false))
 	for range 120 {
 		if in, err := h.market.Get(h.server.Account(), id); err == nil && in.State == market.Running && in.HostPort > 0 {
 			return

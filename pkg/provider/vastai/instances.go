@@ -257,9 +257,10 @@ func (w wireInstance) instance() provider.Instance {
 		EndsAt:       epoch(w.EndDate),
 		RestKeys:     restKeys(w.MachineID, w.HostID),
 	}
-	if w.DPHTotal != nil {
-		if price, err := money.CeilFromFloat(*w.DPHTotal); err == nil {
-			out.Price = &price
+	// Zero is no rate at which anything is rented: taken for one it would free what was set aside for this.
+	if amount := w.DPHTotal.amount; amount != nil && *amount > 0 {
+		if rate, err := money.CeilFromFloat(*amount); err == nil {
+			out.Price = &rate
 		}
 	}
 	// Either both or neither: an address without a port reaches nothing.
@@ -289,7 +290,7 @@ func states() map[string]provider.State {
 }
 
 func (w wireInstance) state() provider.State {
-	state, known := states()[value(w.ActualStatus)]
+	state, known := states()[string(w.ActualStatus)]
 	switch {
 	case !known:
 		return provider.StateUnknown
@@ -302,14 +303,17 @@ func (w wireInstance) state() provider.State {
 }
 
 // interrupted: a bid that is down. This driver never stops an instance, so it was not we; whether the vendor then
-// says that running or stopped is intended is not known (§6), so it is not asked.
+// says that running or stopped is intended is not known (§6), so it is not asked. Software that ended while its contract
+// runs on (cur_state) crashed: nobody took its GPU.
 func (w wireInstance) interrupted() bool {
 	if !value(w.IsBid) {
 		return false
 	}
-	switch value(w.ActualStatus) {
-	case "stopped", "exited":
+	switch w.ActualStatus {
+	case "stopped":
 		return true
+	case "exited":
+		return value(w.CurState) != "running"
 	}
 	return w.allStopped()
 }

@@ -148,16 +148,16 @@ var (
 // however the vendor adds them up. dph_total is not used: it holds the disk of another search's allocated_storage when
 // that was not understood, and for bids the floor instead of our bid.
 func (w wireOffer) price(kind provider.CapacityType, diskGB int) (total, bid money.Dollars, ok bool) {
-	if w.StorageCost == nil {
+	if w.StorageCost.amount == nil {
 		return total, bid, false
 	}
-	disk, err := money.CeilFromFloat(float64(diskGB) * *w.StorageCost / hoursPerMonth)
+	disk, err := money.CeilFromFloat(float64(diskGB) * *w.StorageCost.amount / hoursPerMonth)
 	if err != nil {
 		return total, bid, false
 	}
-	rate := w.DPHBase
+	rate := w.DPHBase.amount
 	if kind == provider.Spot {
-		rate = w.MinBid
+		rate = w.MinBid.amount
 	}
 	if rate == nil {
 		return total, bid, false

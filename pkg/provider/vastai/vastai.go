@@ -38,6 +38,8 @@ type Config struct {
 	// PaceFactor stretches or shrinks the least time between calls that the vendor asks for: 0 means 1, a negative
 	// value no pace at all. For simulated markets, whose time may run faster.
 	PaceFactor float64
+	// Timeout bounds one attempt of a call; 0 means rest.DefaultTimeout.
+	Timeout time.Duration
 	// RetryMin is the first wait before a read is tried again; 0 means rest.DefaultShortestRetry.
 	RetryMin time.Duration
 }
@@ -87,6 +89,7 @@ func New(c Config) (*Provider, error) {
 		Secrets:   []string{key},
 		Paces:     paces(c.PaceFactor),
 		Clock:     c.Clock,
+		Timeout:   c.Timeout,
 		RetryMin:  c.RetryMin,
 	})
 	if err != nil {

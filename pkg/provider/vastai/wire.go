@@ -2,6 +2,10 @@ package vastai
 
 import (
 	"encoding/json"
+	"errors"
+	"math"
+	"strconv"
+	"strings"
 
 	"github.com/munhq/gpuscale/pkg/money"
 )
@@ -47,9 +51,9 @@ type wireOffer struct {
 	DiskSpace         *float64 `json:"disk_space"`
 	InetDownCost      *float64 `json:"inet_down_cost"`
 	InetUpCost        *float64 `json:"inet_up_cost"`
-	StorageCost       *float64 `json:"storage_cost"`
-	DPHBase           *float64 `json:"dph_base"`
-	MinBid            *float64 `json:"min_bid"`
+	StorageCost       price    `json:"storage_cost"`
+	DPHBase           price    `json:"dph_base"`
+	MinBid            price    `json:"min_bid"`
 	ComputeCap        *float64 `json:"compute_cap"`
 	// CUDAMaxGood keeps its digits: as a float, 12.10 would be 12.1.
 	CUDAMaxGood     *json.Number `json:"cuda_max_good"`
@@ -121,13 +125,13 @@ type wireInstance struct {
 	MachineID      int64    `json:"machine_id"`
 	HostID         int64    `json:"host_id"`
 	Label          *string  `json:"label"`
-	ActualStatus   *string  `json:"actual_status"`
+	ActualStatus   flexText `json:"actual_status"`
 	IntendedStatus *string  `json:"intended_status"`
 	CurState       *string  `json:"cur_state"`
 	NextState      *string  `json:"next_state"`
 	StatusMsg      *string  `json:"status_msg"`
 	IsBid          *bool    `json:"is_bid"`
-	DPHTotal       *float64 `json:"dph_total"`
+	DPHTotal       price    `json:"dph_total"`
 	GPUName        *string  `json:"gpu_name"`
 	NumGPUs        *int     `json:"num_gpus"`
 	GPURAM         *float64 `json:"gpu_ram"`
@@ -137,6 +141,30 @@ type wireInstance struct {
 	ExtraEnv       extraEnv `json:"extra_env"`
 	StartDate      *float64 `json:"start_date"`
 	EndDate        *float64 `json:"end_date"`
+}
+
+// UnmarshalJSON leaves out a field of another type than it should have: an instance of which one figure is odd is there
+// all the same, and so are the others of its list.
+func (w *wireInstance) UnmarshalJSON(data []byte) error {
+	type plain wireInstance
+	var odd *json.UnmarshalTypeError
+	if err := json.Unmarshal(data, (*plain)(w)); err != nil && !(errors.As(err, &odd) && w.ID > 0) {
+		return err
+	}
+	return nil
+}
+
+// price is a number, or a string that holds one; it is nil for anything else.
+type price struct{ amount *float64 }
+
+// UnmarshalJSON never fails on valid JSON.
+func (p *price) UnmarshalJSON(data []byte) error {
+	p.amount = nil
+	text := strings.TrimSpace(strings.Trim(string(data), `"`))
+	if f, err := strconv.ParseFloat(text, 64); err == nil && !math.IsNaN(f) && !math.IsInf(f, 0) {
+		p.amount = &f
+	}
+	return nil
 }
 
 // ports maps "9443/tcp" to where it is published.
