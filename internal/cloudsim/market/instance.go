@@ -55,6 +55,8 @@ type RentRequest struct {
 	// Spot rents at Bid, or at the floor where Bid is zero and the market's spot instances pay the floor.
 	Spot bool
 	Bid  Nano
+	// Rate is $/h without disk where the tenant chose more than a slice has (vCPUs, memory); zero is the offer's.
+	Rate Nano
 	// DiskGB is fixed for the life of the instance.
 	DiskGB float64
 	Label  string

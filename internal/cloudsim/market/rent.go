@@ -116,6 +116,9 @@ func (m *Market) place(q RentRequest, l *listing, o Offer, now time.Time) *renta
 			r.GPURate = o.MinBid
 		}
 	}
+	if q.Rate > 0 {
+		r.GPURate = q.Rate
+	}
 	for i := range int64(4) {
 		r.Key += fmt.Sprintf("%013x", int64(m.chance.at("key", r.ID, i)*(1<<52)))
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/munhq/gpuscale/pkg/provider"
 	"github.com/munhq/gpuscale/pkg/provider/rest"
+	"github.com/munhq/gpuscale/pkg/provider/tensordock"
 	"github.com/munhq/gpuscale/pkg/provider/vastai"
 )
 
@@ -38,7 +39,8 @@ type Driver struct {
 // All returns every driver of this release by the name that a pool spells. The map is the caller's.
 func All() map[provider.Name]Driver {
 	return map[provider.Name]Driver{
-		provider.VastAI: {New: newVastAI, Env: vastai.EnvKeys()},
+		provider.TensorDock: {New: newTensorDock, Env: tensordock.EnvKeys()},
+		provider.VastAI:     {New: newVastAI, Env: vastai.EnvKeys()},
 	}
 }
 
@@ -68,6 +70,19 @@ func newVastAI(creds map[string]string, opts Options) (provider.Provider, error)
 	p, err := vastai.New(c)
 	if err != nil {
 		return nil, err // not p, which would be a nil driver in an interface that is not nil
+	}
+	return p, nil
+}
+
+func newTensorDock(creds map[string]string, opts Options) (provider.Provider, error) {
+	c, err := tensordock.FromCredentials(creds)
+	if err != nil {
+		return nil, err
+	}
+	c.BaseURL, c.Transport, c.Clock, c.PaceFactor = opts.BaseURL, opts.Transport, opts.Clock, opts.PaceFactor
+	p, err := tensordock.New(c)
+	if err != nil {
+		return nil, err // as in newVastAI
 	}
 	return p, nil
 }

@@ -28,7 +28,7 @@ func TestEveryDriverIsReachableByEachOfItsNames(t *testing.T) {
 func TestWhatIsNotBuiltSaysSo(t *testing.T) {
 	for name, want := range map[provider.Name]string{
 		provider.AWS: "not built in this release", provider.Azure: "not built", provider.GCP: "not built",
-		provider.RunPod: "not built", provider.TensorDock: "not built", provider.Verda: "not built",
+		provider.RunPod: "not built", provider.Verda: "not built",
 		"lambda": `there is no provider "lambda"`, "vastai": `there is no provider "vastai"`, "": "there is no provider",
 	} {
 		p, err := New(name, map[string]string{"api-key": "k"}, Options{})
