@@ -67,6 +67,7 @@ const (
 	ReasonMaxGPUsReached    = "MaxGPUsReached"
 	ReasonMaxCostReached    = "MaxCostReached"
 	ReasonOffersFound       = "OffersFound"
+	ReasonSomeOffersFound   = "SomeOffersFound"
 	ReasonNoOffers          = "NoOffers"
 	ReasonSearchFailed      = "SearchFailed"
 	ReasonReserved          = "Reserved"

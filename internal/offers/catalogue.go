@@ -54,6 +54,8 @@ type search struct {
 	ended    time.Time
 	outdated bool
 	hold     hold
+	// before is how long the search before this one took.
+	before time.Duration
 }
 
 // NewCatalogue returns the empty catalogue of one account. Searches in the background end with life, and every call
@@ -160,7 +162,7 @@ func (c *Catalogue) find(q provider.OfferQuery, maxAge time.Duration) *search {
 	c.prune(now)
 	s := &search{done: make(chan struct{})}
 	if last != nil {
-		s.hold = last.hold
+		s.hold, s.before = last.hold, last.took()
 	}
 	if err := c.lane.held(); err != nil {
 		// Not stored, so that a list still young enough for another caller survives.

@@ -10,9 +10,9 @@ import (
 	"github.com/munhq/gpuscale/pkg/provider"
 )
 
-// callTimeout bounds one search or list, however many pages it has. Drivers have shorter limits per request; this one
+// LongestSearch bounds one search or list, however many pages it has. Drivers have shorter limits per request; this one
 // keeps a driver that hangs from blocking its lane for ever.
-const callTimeout = 2 * time.Minute
+const LongestSearch = 2 * time.Minute
 
 // lane makes the calls of one kind to one account: one at a time, a least time apart, and none while a failure has the
 // whole account wait.
@@ -56,7 +56,7 @@ func (l *lane) call(ctx context.Context, call func(context.Context) error) error
 		return err
 	}
 	l.next = l.clock.Now().Add(l.pause)
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, LongestSearch)
 	defer cancel()
 	err := call(ctx)
 	l.settle(err)

@@ -81,6 +81,8 @@ type Config struct {
 	Lease struct{ Duration, Renew, Retry time.Duration }
 	// AllGPUPods lets a pod without a gpuscale.io/ annotation spend money.
 	AllGPUPods bool
+	// SearchPatience is how long one slow provider is waited for; 0 is provisioning.DefaultSearchTimeout.
+	SearchPatience time.Duration
 	// Timing of the claim controller; the zero value is claim.DefaultTiming.
 	Timing claim.Timing
 	// WorkerLease is how long a worker goes on without a call before it ends its own rental, where it can; 0 is
@@ -122,6 +124,7 @@ func Run(ctx context.Context, cfg Config) error {
 		cfg.Timing = claim.DefaultTiming()
 	}
 	cfg.WorkerLease = cmp.Or(cfg.WorkerLease, DefaultWorkerLease)
+	cfg.SearchPatience = cmp.Or(cfg.SearchPatience, provisioning.DefaultSearchTimeout)
 	if cfg.BillEvery == 0 {
 		cfg.BillEvery = billing.DefaultEvery
 	}
@@ -260,9 +263,9 @@ func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Ide
 			Clock: cfg.Clock, Recheck: pool.DefaultRecheck},
 		&provisioning.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: accounts, Rests: rests,
 			Events: recorder, Clock: cfg.Clock, Demand: demandOpts, Traffic: gateways, Replan: provisioning.DefaultReplan,
-			SearchTimeout: provisioning.DefaultSearchTimeout, OrphanAge: cmp.Or(cfg.OrphanAge, reserve.OrphanAge),
+			SearchTimeout: cfg.SearchPatience, OrphanAge: cmp.Or(cfg.OrphanAge, reserve.OrphanAge),
 			History: led, Recall: recall},
-		&claim.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: recentAccounts{accounts},
+		&claim.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: recentAccounts{accounts}, SearchPatience: cfg.SearchPatience,
 			Workers: wrapped[claim.Workers](cfg.WrapWorkers, workers), Ledger: wrapped[claim.Ledger](cfg.WrapLedger, led),
 			Rests: rests, Strikes: strikes, Memory: led, Recall: recall,
 			Boot: bootMaker{id, cfg.Clock, cfg.Agent, agentfile.New(nil, cfg.Clock), cfg.WorkerLease, cfg.BaseURLs}, Lease: cfg.WorkerLease,

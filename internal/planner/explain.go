@@ -165,8 +165,16 @@ func (p *planning) reasonFor(n *node, keys []string) string {
 	if o.Region != "" {
 		where += " in " + o.Region
 	}
-	return fmt.Sprintf("%s of %s: %s ×%d at $%s/h from %s, %s", choice, found.choice(), o.GPU, o.GPUCount, o.Price, where,
-		o.CapacityType)
+	return fmt.Sprintf("%s of %s: %s ×%d at $%s/h from %s, %s%s", choice, found.choice(), o.GPU, o.GPUCount, o.Price, where,
+		o.CapacityType, found.without())
+}
+
+// without says which markets are not among what there was to choose from, and why.
+func (s *survey) without() string {
+	if len(s.silent) == 0 {
+		return ""
+	}
+	return "; without " + strings.Join(s.silent, "; ")
 }
 
 // choice is what there was to choose from: "31 fitting offers (214 seen: 180 over $0.50, 3 wrong GPU)".

@@ -93,6 +93,16 @@ func TestWhatIsBought(t *testing.T) {
 	}
 }
 
+// TestAProviderThatIsDownIsNamedInThePurchase although another's offer is bought.
+func TestAProviderThatIsDownIsNamedInThePurchase(t *testing.T) {
+	s := makeSnapshot(makePool("p").entry("runpod", "spot", "0.50")).wants(makeWorkload("m")).
+		market("p", 0, makeOffer("cheap", "RTX4090", 1, "0.40")).broken("p", 1, "runpod: search: Unavailable: 503")
+	plan := Make(s.Snapshot)
+	if len(plan.Purchases) != 1 || !strings.HasSuffix(plan.Purchases[0].Reason, "; without runpod spot (pool p): search: Unavailable: 503") {
+		t.Errorf("%+v", plan.Purchases)
+	}
+}
+
 func TestWhyNot(t *testing.T) {
 	cheap, dear := makeOffer("cheap", "RTX4090", 1, "0.40"), makeOffer("dear", "RTX4090", 1, "0.62")
 	wrong := makeOffer("wrong", "L4", 1, "0.10")
@@ -111,9 +121,9 @@ func TestWhyNot(t *testing.T) {
 			want: "p buys cheap for m at 0.44\nn lacks 1: NoOffers: 2 offers: 1 fit, 1 over $0.50; what fits was taken for other replicas just now"},
 		"nothing offered": {s: makeSnapshot(makePool("p")).wants(makeWorkload("m")).market("p", 0), want: "m lacks 1: NoOffers: no offers"},
 		"not searched": {s: makeSnapshot(makePool("p")).wants(makeWorkload("m")),
-			want: "m lacks 1: NoOffers: no offers; vast.ai (pool p): not searched yet"},
+			want: "m lacks 1: NoOffers: no offers; vast.ai spot (pool p): not searched yet"},
 		"provider down": {s: makeSnapshot(makePool("p").entry("runpod", "spot", "0.10")).wants(makeWorkload("m")).broken("p", 0, "it does not answer").market("p", 1),
-			want: "m lacks 1: NoOffers: no offers; vast.ai (pool p): it does not answer"},
+			want: "m lacks 1: NoOffers: no offers; vast.ai spot (pool p): it does not answer"},
 		"resting offers": {s: makeSnapshot(makePool("p")).wants(makeWorkload("m")).market("p", 0, cheap, dear).
 			rests(rest.OfferKey(provider.VastAI, "machine/cheap"), 32*time.Minute, "", ""), retry: 32 * time.Minute,
 			want: "m lacks 1: Resting: 2 offers: 1 over $0.50, 1 resting until 10:32"},

@@ -131,7 +131,9 @@ func (p *planning) survey(sh *shape) *survey {
 				m.Err = "not searched yet"
 			}
 			if m.Err != "" {
-				found.silent = append(found.silent, fmt.Sprintf("%s (pool %s): %s", pool.Spec.Providers[i].Name, pool.Name, m.Err))
+				e := pool.Spec.Providers[i]
+				found.silent = append(found.silent, fmt.Sprintf("%s %s (pool %s): %s", e.Name, capacityOf(e), pool.Name,
+					strings.TrimPrefix(m.Err, e.Name+": ")))
 			}
 			if b == nil {
 				b = &book{pool: pool, entry: i}

@@ -88,10 +88,12 @@ type Reconciler struct {
 	// Reader reads past the cache: a licence to spend is never taken from a stale copy.
 	Reader   client.Reader
 	Accounts Accounts
-	Workers  Workers
-	Ledger   Ledger
-	Rests    *rest.Book
-	Strikes  *Strikes
+	// SearchPatience is how long a provider is waited for before the offers of others are bought.
+	SearchPatience time.Duration
+	Workers        Workers
+	Ledger         Ledger
+	Rests          *rest.Book
+	Strikes        *Strikes
 	// Memory keeps what Rests and Strikes learn, and Recall fills them from it before anything is bought; see the function
 	// Recall.
 	Memory Memory

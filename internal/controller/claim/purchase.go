@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -168,33 +167,22 @@ type choice struct {
 	accountID string
 }
 
-// shop takes the cheapest fresh offer inside the licence over all entries, which the caller releases. A provider that
-// cannot answer now is waited for only when no other has an offer.
+// shop takes the cheapest fresh offer inside the licence over all entries, which the caller releases. All are asked at
+// once; a provider that cannot answer now, or not soon, is waited for only when no other has an offer.
 func (v *visit) shop(ctx context.Context, ceiling money.Dollars) (choice, next) {
-	var (
-		fit     []choice
-		why     offers.Explanation
-		trouble error
-	)
-	for _, entry := range v.claim.Spec.Providers {
-		kept, acct, e, err := v.search(ctx, entry, ceiling)
-		if err != nil {
-			trouble = errors.Join(trouble, err)
-			continue
-		}
-		why = why.Merge(e)
-		for _, o := range kept {
-			fit = append(fit, choice{offer: o, entry: entry, acct: acct})
-		}
+	found := v.searchAll(ctx, v.claim.Spec.Providers, ceiling, v.SearchPatience)
+	if len(found.fit) == 0 && found.late {
+		found = v.searchAll(ctx, v.claim.Spec.Providers, ceiling, offers.LongestSearch)
 	}
-	slices.SortStableFunc(fit, func(a, b choice) int { return offers.Compare(a.offer, b.offer) })
-	for _, c := range fit {
+	slices.SortStableFunc(found.fit, func(a, b choice) int { return offers.Compare(a.offer, b.offer) })
+	for _, c := range found.fit {
 		if c.acct.Catalogue.Take(c.offer.ID) {
 			return c, proceed()
 		}
 	}
+	trouble := errors.Join(found.trouble...)
 	switch {
-	case len(fit) > 0: // other claims are renting them now, and may yet be refused
+	case len(found.fit) > 0: // other claims are renting them now, and may yet be refused
 		return choice{}, waitFor(v.Timing.BootPoll / 10)
 	case trouble != nil:
 		v.set(v1alpha1.ConditionInstanceCreated, metav1.ConditionFalse, v1alpha1.ReasonProviderUnavailable, trouble.Error())
@@ -203,7 +191,7 @@ func (v *visit) shop(ctx context.Context, ceiling money.Dollars) (choice, next) 
 		return choice{}, n
 	}
 	v.fail("Purchase", v1alpha1.ReasonNoOfferInReservation, v1alpha1.CulpritNone,
-		fmt.Sprintf("nothing within %s $/h now: %s", ceiling, why))
+		fmt.Sprintf("nothing within %s $/h now: %s", ceiling, found.why))
 	return choice{}, proceed()
 }
 
@@ -214,26 +202,6 @@ func (v *visit) waitOrGiveUp(reason, why string) next {
 		return proceed()
 	}
 	return v.pollBoot()
-}
-
-// freshOffers is how old offers may be when money is spent on them; the provider's search interval is the least.
-const freshOffers = time.Second
-
-func (v *visit) search(ctx context.Context, entry v1alpha1.ProviderSpec, ceiling money.Dollars) ([]provider.Offer, *account.Account, offers.Explanation, error) {
-	acct, err := v.Accounts.For(ctx, account.RefOf(entry))
-	if err != nil {
-		return nil, nil, offers.Explanation{}, err
-	}
-	list, err := acct.Catalogue.Offers(ctx, offers.QueryOf(entry, v.claim.Spec.Requirements), freshOffers)
-	if err != nil {
-		return nil, nil, offers.Explanation{}, err
-	}
-	need, err := offers.NeedOf(entry, v.claim.Spec.Requirements, acct.Fingerprint)
-	if err != nil {
-		return nil, nil, offers.Explanation{}, err
-	}
-	kept, why := offers.Select(list, need.Within(ceiling), v.Rests.View(v.now()), v.now())
-	return kept, acct, why, nil
 }
 
 // intend makes the purchase durable before it is made: the ledger's row, then the token on the claim, written only if

@@ -24,7 +24,7 @@ func (r *Reconciler) noteAvailability(ctx context.Context, w *world, markets []p
 		}
 		c := r.availability(cached, markets)
 		old := meta.FindStatusCondition(cached.Status.Conditions, c.Type)
-		if old != nil && old.Status == c.Status && old.Reason == c.Reason {
+		if old != nil && old.Status == c.Status && old.Reason == c.Reason && sameTroubles(old.Message, c.Message) {
 			continue
 		}
 		if err := r.writeCondition(ctx, cached.Name, c); err != nil {
@@ -47,20 +47,21 @@ func (r *Reconciler) writeCondition(ctx context.Context, name string, c metav1.C
 
 func (r *Reconciler) availability(pool *v1alpha1.GPUNodePool, markets []planner.Market) metav1.Condition {
 	var (
-		why      offers.Explanation
-		troubles []string
-		now      = r.Clock.Now()
-		rests    = r.Rests.View(now)
+		why             offers.Explanation
+		troubles, names []string
+		now             = r.Clock.Now()
+		rests           = r.Rests.View(now)
 	)
 	for _, m := range markets {
 		if m.Pool != pool.Name {
 			continue
 		}
+		entry := pool.Spec.Providers[m.Entry]
 		if m.Err != "" {
-			troubles = append(troubles, m.Err)
+			troubles, names = append(troubles, m.Err), append(names, entry.Name+" "+entry.CapacityType)
 			continue
 		}
-		need, err := offers.NeedOf(pool.Spec.Providers[m.Entry], pool.Spec.Requirements, m.Account)
+		need, err := offers.NeedOf(entry, pool.Spec.Requirements, m.Account)
 		if err != nil {
 			troubles = append(troubles, err.Error())
 			continue
@@ -71,6 +72,9 @@ func (r *Reconciler) availability(pool *v1alpha1.GPUNodePool, markets []planner.
 	c := metav1.Condition{Type: v1alpha1.ConditionOffersAvailable, ObservedGeneration: pool.Generation,
 		Message: strings.Join(append([]string{why.String()}, troubles...), "; ")}
 	switch {
+	case why.Kept() > 0 && len(names) > 0:
+		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonSomeOffersFound
+		c.Message = fmt.Sprintf("%s%s%s; %s", strings.Join(names, ", "), noAnswer, strings.Join(troubles, "; "), why)
 	case why.Kept() > 0:
 		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonOffersFound
 	case len(troubles) > 0:
@@ -81,4 +85,14 @@ func (r *Reconciler) availability(pool *v1alpha1.GPUNodePool, markets []planner.
 		c.Message = fmt.Sprintf("nothing that the pool allows: %s", why)
 	}
 	return c
+}
+
+// noAnswer ends the list of those that gave none.
+const noAnswer = " gave no offers: "
+
+// sameTroubles reports whether two messages name the same entries that gave no offers.
+func sameTroubles(old, fresh string) bool {
+	a, _, foundA := strings.Cut(old, noAnswer)
+	b, _, foundB := strings.Cut(fresh, noAnswer)
+	return foundA == foundB && (!foundA || a == b)
 }

@@ -54,7 +54,8 @@ type Reconciler struct {
 	Traffic Traffic
 	// Replan is how soon unmet demand is planned again when nothing else happens.
 	Replan time.Duration
-	// SearchTimeout bounds the wait for the slowest provider: the others' offers are not held up for longer.
+	// SearchTimeout bounds the wait for the slowest provider: the others' offers are not held up for longer, and one that
+	// is known to take longer is not waited for.
 	SearchTimeout time.Duration
 	// OrphanAge is how long a reservation waits for its claim to be made.
 	OrphanAge time.Duration

@@ -2,9 +2,7 @@ package provisioning
 
 import (
 	"context"
-	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -19,6 +17,7 @@ import (
 	"github.com/munhq/gpuscale/internal/offers"
 	"github.com/munhq/gpuscale/internal/planner"
 	"github.com/munhq/gpuscale/internal/reserve"
+	"github.com/munhq/gpuscale/internal/search"
 	"github.com/munhq/gpuscale/pkg/provider"
 )
 
@@ -199,51 +198,12 @@ func ignoreConflict(err error) error {
 	return err
 }
 
-// search asks every entry of every live pool at once. An entry that fails has a market without offers that says why;
-// one that is slow is left out of this plan and found in the cache by the next.
+// search asks every entry of every live pool at once. What a failed search says of an account rests.
 func (r *Reconciler) search(ctx context.Context, w *world) []planner.Market {
-	ctx, cancel := context.WithTimeout(ctx, r.SearchTimeout)
-	defer cancel()
-	var (
-		wg      sync.WaitGroup
-		markets []planner.Market
-	)
-	for _, pool := range w.pools {
-		if !pool.DeletionTimestamp.IsZero() {
-			continue
-		}
-		for i := range pool.Spec.Providers {
-			markets = append(markets, planner.Market{Pool: pool.Name, Entry: i})
-		}
-	}
-	byName := map[string]*v1alpha1.GPUNodePool{}
-	for _, p := range w.pools {
-		byName[p.Name] = p
-	}
-	for i := range markets {
-		wg.Go(func() { r.fill(ctx, byName[markets[i].Pool], &markets[i]) })
-	}
-	wg.Wait()
-	return markets
-}
-
-func (r *Reconciler) fill(ctx context.Context, pool *v1alpha1.GPUNodePool, m *planner.Market) {
-	entry := pool.Spec.Providers[m.Entry]
-	acct, err := r.Accounts.For(ctx, account.RefOf(entry))
-	if err != nil {
-		m.Err = err.Error()
-		return
-	}
-	m.Account = acct.Fingerprint
-	m.Offers, err = acct.Catalogue.Offers(ctx, offers.QueryOf(entry, pool.Spec.Requirements), catalogueAge)
-	if err != nil {
-		m.Err = fmt.Sprintf("%s: %v", entry.Name, err)
+	return search.Searcher{Accounts: r.Accounts, Patience: r.SearchTimeout, Failed: func(acct *account.Account, err error) {
 		act := offers.ActionFor(err, offers.Call{Op: offers.OpRead, Provider: acct.Provider, Account: acct.Fingerprint})
 		for _, k := range act.Rest {
 			r.Rests.FailFor(k, act.RestAtLeast, string(provider.KindOf(err)), err.Error(), r.Clock.Now())
 		}
-	}
+	}}.Markets(ctx, w.pools)
 }
-
-// catalogueAge is how old offers may be for planning; the claim asks for fresher ones before it buys.
-const catalogueAge = 20 * time.Second
