@@ -59,6 +59,8 @@ type Config struct {
 
 	// Paces is the least time between two sends per endpoint, by Call.Endpoint. An endpoint not named is not paced.
 	Paces map[string]time.Duration
+	// Budget bounds the sends of all endpoints together.
+	Budget Budget
 	// Clock times paces and reads HTTP dates; nil means the system's.
 	Clock Clock
 }
@@ -104,7 +106,7 @@ func New(c Config) (*Client, error) {
 		},
 		authorise: authorise,
 		redact:    redactor(c.Secrets),
-		pacer:     newPacer(c.Paces, clock),
+		pacer:     newPacer(c.Paces, c.Budget, clock),
 		clock:     clock,
 		maxBody:   or(c.MaxBody, DefaultMaxBody),
 		attempts:  or(c.ReadAttempts, DefaultReadAttempts),

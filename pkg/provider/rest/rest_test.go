@@ -324,6 +324,55 @@ func TestPaceIsKeptPerEndpoint(t *testing.T) {
 	}
 }
 
+func TestABudgetIsSharedByAllEndpoints(t *testing.T) {
+	clock := &handClock{now: time.Unix(0, 0), waits: map[chan time.Time]time.Time{}, waiting: make(chan time.Duration, 9)}
+	var sent atomic.Int32
+	c := client(t, func(http.ResponseWriter, *http.Request) { sent.Add(1) }, func(c *Config) {
+		c.Clock, c.Budget = clock, Budget{Calls: 3, Every: 2 * time.Second}
+		c.Paces = map[string]time.Duration{"slow": 5 * time.Second}
+	})
+	do := func(endpoint string) error {
+		_, err := c.Do(t.Context(), Call{Endpoint: endpoint, Method: "GET", Path: "/", Write: true})
+		return err
+	}
+	for _, endpoint := range []string{"a", "b", "slow"} {
+		if err := do(endpoint); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, next := range []struct {
+		endpoint string
+		wait     time.Duration
+	}{{"c", 2 * time.Second}, {"slow", 3 * time.Second}} {
+		done := make(chan error, 1)
+		before := sent.Load()
+		go func() { done <- do(next.endpoint) }()
+		if d := (<-clock.waiting).Round(time.Millisecond); d != next.wait || sent.Load() != before {
+			t.Errorf("%s waits %s with %d sent; want %s with %d", next.endpoint, d, sent.Load(), next.wait, before)
+		}
+		clock.step(next.wait)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	// What is not used is saved up, to the budget's size and no further.
+	clock.step(time.Hour)
+	for range 3 {
+		if err := do("a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := make(chan error, 1)
+	go func() { done <- do("a") }()
+	if d := <-clock.waiting; d != 2*time.Second {
+		t.Errorf("the fourth waits %s; want 2s", d)
+	}
+	clock.step(2 * time.Second)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestATurnAfterTheDeadlineIsNotWaitedFor(t *testing.T) {
 	var sent atomic.Int32
 	c := client(t, func(http.ResponseWriter, *http.Request) { sent.Add(1) }, func(c *Config) {

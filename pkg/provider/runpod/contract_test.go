@@ -1,0 +1,235 @@
+package runpod_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/munhq/gpuscale/internal/cloudsim/market"
+	sim "github.com/munhq/gpuscale/internal/cloudsim/runpod"
+	"github.com/munhq/gpuscale/pkg/money"
+	"github.com/munhq/gpuscale/pkg/provider"
+	"github.com/munhq/gpuscale/pkg/provider/providertest"
+	"github.com/munhq/gpuscale/pkg/provider/runpod"
+)
+
+// others are the other forms in which the vendor has been seen to say the same.
+func others() sim.Options {
+	return sim.Options{PageSize: 25, EmptyRuntime: true, StalePorts: true, PriceText: true,
+		CapacityText: "This machine does not have the resources to deploy your pod. Please try a different machine", CapacityStatus: 500}
+}
+
+func TestContract(t *testing.T) {
+	for name, options := range map[string]sim.Options{"Documented": {}, "Others": others()} {
+		t.Run(name, func(t *testing.T) {
+			providertest.Run(t, func(t providertest.T, c providertest.Case) providertest.Harness {
+				return newHarness(t, c, options, nil)
+			})
+		})
+	}
+}
+
+const (
+	goodKey = "rpa_0F3C51D9B7A84E62C1D0A95B7E44F2D8"
+	badKey  = "rpa_FFFFEEEEDDDDCCCCBBBBAAAA99998888"
+)
+
+type harness struct {
+	*providertest.Faults
+	t         providertest.T
+	options   sim.Options
+	market    *market.Market
+	server    *sim.Server
+	clock     steppedClock
+	good, bad *runpod.Provider
+	impatient *runpod.Provider
+	url       string
+	places    int
+}
+
+// newHarness puts the driver in front of the simulated RunPod, over real connections and in stepped time. wrap, if given,
+// goes around the driver's transport.
+func newHarness(t providertest.T, c providertest.Case, o sim.Options, wrap func(http.RoundTripper) http.RoundTripper) *harness {
+	clock := steppedClock{clocktesting.NewFakeClock(time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC))}
+	h := &harness{t: t, clock: clock, options: o}
+	cfg := sim.Config(7, 0)
+	cfg.Clock, cfg.Offers, cfg.DestroyLag = clock.FakeClock, nil, 0
+	cfg.Boot = market.Boot{Accept: time.Second, Create: time.Second, Load: 30 * time.Second}
+	cfg.ListLag = (&runpod.Provider{}).Capabilities().ListLag
+	h.market = market.New(cfg)
+	o.Keys = []string{goodKey}
+	if c.Concurrent {
+		o.LimitScale = -1
+	}
+	h.server = sim.New(h.market, o)
+	h.Faults = providertest.NewFaults(h.server, opOf, vendorAnswers())
+	srv := httptest.NewServer(h.Faults)
+	t.Cleanup(h.market.Close)
+	t.Cleanup(srv.Close)
+	t.Cleanup(srv.CloseClientConnections)
+	transport := srv.Client().Transport
+	if wrap != nil {
+		transport = wrap(transport)
+	}
+	h.url = srv.URL
+	h.good, h.bad = h.driver(goodKey, transport, 0), h.driver(badKey, transport, 0)
+	h.impatient = h.driver(goodKey, transport, 300*time.Millisecond)
+	return h
+}
+
+func (h *harness) driver(key string, transport http.RoundTripper, timeout time.Duration) *runpod.Provider {
+	p, err := runpod.New(runpod.Config{
+		APIKey: key, BaseURL: h.url, Transport: transport, Clock: h.clock, RetryMin: time.Millisecond, Timeout: timeout,
+	})
+	if err != nil {
+		h.t.Fatalf("driver: %v", err)
+	}
+	return p
+}
+
+// steppedClock goes on when somebody waits for it.
+type steppedClock struct{ *clocktesting.FakeClock }
+
+func (c steppedClock) After(d time.Duration) <-chan time.Time {
+	c.Step(d)
+	fired := make(chan time.Time, 1)
+	fired <- c.Now()
+	return fired
+}
+
+func opOf(r *http.Request) providertest.Op {
+	switch {
+	case strings.HasPrefix(r.URL.Path, "/v2/catalog"):
+		return providertest.Search
+	case r.Method == http.MethodPost:
+		return providertest.Create
+	case r.Method == http.MethodDelete:
+		return providertest.Destroy
+	case r.URL.Path != "/v2/pods":
+		return providertest.Get
+	case r.URL.Query().Has("includeClusterPods"):
+		return providertest.List
+	}
+	return providertest.Check
+}
+
+// vendorAnswers are the vendor's words for what goes wrong (provider reference §7).
+func vendorAnswers() map[providertest.Fault]providertest.Answer {
+	type perform = func() *httptest.ResponseRecorder
+	say := func(status int, body string) providertest.Answer {
+		return func(w http.ResponseWriter, _ *http.Request, _ perform) { write(w, status, body) }
+	}
+	return map[providertest.Fault]providertest.Answer{
+		providertest.RateLimited: say(http.StatusTooManyRequests,
+			`{"title":"Too Many Requests","status":429,"detail":"rate limit exceeded for the minute window"}`),
+		providertest.NoBalance: say(http.StatusPaymentRequired,
+			`{"title":"Payment Required","status":402,"detail":"Your account balance is too low to create this pod."}`),
+		providertest.FailureIn200: say(http.StatusOK,
+			`{"errors":[{"message":"Something went wrong. Please try again later or contact support."}],"data":null}`),
+		providertest.EchoKey: func(w http.ResponseWriter, r *http.Request, _ perform) {
+			write(w, http.StatusBadRequest, fmt.Sprintf(`{"title":"Bad Request","status":400,"detail":"cannot take %s"}`,
+				r.Header.Get("Authorization")))
+		},
+		providertest.FailedWithInstance: func(w http.ResponseWriter, _ *http.Request, perform perform) {
+			var made struct {
+				ID string `json:"id"`
+			}
+			_ = json.Unmarshal(perform().Body.Bytes(), &made) // without an id the case fails, as it should
+			write(w, http.StatusInternalServerError, fmt.Sprintf(
+				`{"title":"Internal Server Error","status":500,"detail":"the pod could not be started","id":%q}`, made.ID))
+		},
+		providertest.Truncated: func(w http.ResponseWriter, _ *http.Request, perform perform) {
+			rec := perform()
+			half := rec.Body.Bytes()[:rec.Body.Len()/2]
+			if rec.Code == http.StatusNoContent { // which has nothing to cut
+				rec.Code, half = http.StatusOK, []byte(`{"id":`)
+			}
+			write(w, rec.Code, string(half))
+		},
+	}
+}
+
+func write(w http.ResponseWriter, status int, body string) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(body)) // a client that has left is its own affair
+}
+
+func (h *harness) Driver() provider.Provider          { return h.good }
+func (h *harness) BadKeyDriver() provider.Provider    { return h.bad }
+func (h *harness) ImpatientDriver() provider.Provider { return h.impatient }
+func (h *harness) Secrets() []string                  { return []string{goodKey, badKey} }
+func (h *harness) UnusedID() string                   { return "k3x9abk3x9" }
+func (h *harness) Wait(d time.Duration)               { h.clock.Step(d) }
+
+// AddOffers adds a data centre each, with one host of one GPU. The price is no round number of micro-dollars, alone or
+// with a disk.
+func (h *harness) AddOffers(n int) {
+	for range n {
+		h.places++
+		h.market.AddOffer(market.Offer{
+			ID: h.offer(h.place()), Machine: h.place(), Host: h.place(), GPU: "NVIDIA GeForce RTX 4090",
+			DriverGPU: "NVIDIA GeForce RTX 4090", GPUs: 1, MachineGPUs: 1, GPUMemoryMB: 24564, ComputeCap: 890, MemoryBW: 900,
+			Driver: "570.86.15", CUDA: 12.8, CPUArch: "amd64", Cores: 64, EffectiveCores: 16, RAMMB: 257_000, DiskGB: 500,
+			Region: h.place(), Ports: 12, OnDemand: market.USD(0.4012345678), StorageMonth: market.USD(0.10), Reliability: 0.99,
+			Extra: map[string]string{"cloud": "SECURE"},
+		})
+	}
+}
+
+func (h *harness) place() string { return fmt.Sprintf("EU-RO-%d", h.places) }
+
+// offer is the market's name for what the driver offers in a data centre.
+func (h *harness) offer(place string) string { return "in-" + place }
+
+// marketOffer is the market's name for an offer of the driver's, which names the data centre second.
+func (h *harness) marketOffer(id string) string { return h.offer(strings.Split(id, "/")[1]) }
+
+func (h *harness) TakeOffer(id string) {
+	if _, err := h.market.Rent(market.RentRequest{Account: "somebody-else", OfferID: h.marketOffer(id), DiskGB: 10, Image: "x:y"}); err != nil {
+		h.t.Fatalf("take offer %s: %v", id, err)
+	}
+}
+
+func (h *harness) Start(id string) {
+	h.server.SayRunning(id, false)
+	h.must("show the ports of", id, h.market.HoldPorts(id, false))
+	for range 120 {
+		h.clock.Step(time.Second)
+		in, err := h.market.Get(h.server.Account(), id)
+		if err == nil && in.State == market.Running && in.HostPort > 0 && h.clock.Now().Sub(in.StartedAt) > 10*time.Second {
+			return
+		}
+	}
+	h.t.Fatalf("instance %s does not start", id)
+}
+
+func (h *harness) must(what, id string, err error) {
+	if err != nil {
+		h.t.Fatalf("%s %s: %v", what, id, err)
+	}
+}
+
+func (h *harness) Reclaim(id string)         { h.must("reclaim", id, h.market.Reclaim(id)) }
+func (h *harness) Stop(id string)            { h.must("stop", id, h.market.Stop(h.server.Account(), id)) }
+func (h *harness) Exit(id string)            { h.must("kill", id, h.market.Kill(id)) }
+func (h *harness) SayUnknownState(id string) { h.must("set", id, h.market.SetState(id, "HIBERNATING")) }
+
+func (h *harness) Books() []providertest.Record {
+	var out []providertest.Record
+	for _, in := range h.market.Books().Instances {
+		if in.Account == h.server.Account() {
+			out = append(out, providertest.Record{
+				ID: in.ID, Tag: in.Label, Spot: in.Spot, Live: in.State != market.Gone,
+				PerHour: money.FromMicros((int64(in.GPURate) + int64(in.StorageRate) + 999) / 1000),
+			})
+		}
+	}
+	return out
+}
