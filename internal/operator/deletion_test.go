@@ -167,7 +167,7 @@ func (s *stage) undo(p *plot, what string) {
 			if err := s.client.Get(s.ctx, client.ObjectKey{Name: p.pool}, pool); err != nil {
 				return err
 			}
-			pool.Spec.Providers = []v1alpha1.ProviderSpec{{Name: "runpod", MaxPrice: money.MustParse("0.50")}}
+			pool.Spec.Providers = []v1alpha1.ProviderSpec{{Name: "gcp", MaxPrice: money.MustParse("0.50")}}
 			return s.client.Update(s.ctx, pool)
 		})
 		if err != nil && !apierrors.IsNotFound(err) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
+	"github.com/munhq/gpuscale/internal/cloudsim/runpod"
 	"github.com/munhq/gpuscale/internal/cloudsim/vastai"
 )
 
@@ -34,6 +35,7 @@ type Access struct {
 func All() []Cloud {
 	return []Cloud{
 		{Provider: "vast.ai", Credentials: one("VASTAI_API_KEY"), Market: habits("vast.ai", nil), API: vastAI},
+		{Provider: "runpod", Credentials: one("RUNPOD_API_KEY"), Market: runpod.Config, API: runPod},
 	}
 }
 
@@ -42,7 +44,9 @@ func All() []Cloud {
 func (c Cloud) Calm(seed int64) market.Config {
 	m := c.Market(seed)
 	m.Boot = market.Boot{Accept: 300 * time.Millisecond, Create: 500 * time.Millisecond, Load: 1500 * time.Millisecond, Jitter: 0.5}
-	m.Walk = market.Walk{Step: time.Minute, OnDemand: 0.05, Spot: 0.05}
+	if m.Walk.Step > 0 { // list prices stay what they are
+		m.Walk = market.Walk{Step: time.Minute, OnDemand: 0.05, Spot: 0.05}
+	}
 	m.Reclaim.PerHour = 0
 	m.Faults = market.FaultRates{}
 	m.Broken = 0
@@ -76,4 +80,8 @@ func (a Access) scale() float64 {
 
 func vastAI(m *market.Market, a Access) http.Handler {
 	return vastai.New(m, vastai.Options{Keys: a.Keys, LimitScale: a.scale()})
+}
+
+func runPod(m *market.Market, a Access) http.Handler {
+	return runpod.New(m, runpod.Options{Keys: a.Keys, LimitScale: a.scale()})
 }

@@ -107,7 +107,9 @@ func readFilter(r *http.Request) (f filter, status int, detail string) {
 }
 
 func (f filter) readLists(countries, versions, floor string) (filter, int, string) {
-	split := func(s string) []string { return slices.DeleteFunc(strings.Split(s, ","), func(p string) bool { return p == "" }) }
+	split := func(s string) []string {
+		return slices.DeleteFunc(strings.Split(s, ","), func(p string) bool { return p == "" })
+	}
 	for _, c := range split(countries) {
 		if !countryCode.MatchString(c) {
 			return f, http.StatusUnprocessableEntity, "countryCodes: malformed entry"

@@ -3,22 +3,17 @@ package runpod
 import (
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 )
 
-// Config is a market as this vendor's: stable offers at list prices that do not move, no spot, and pods' names for its
-// instances, beginning with the first after base. Offers, clock, body and faults are the caller's to set.
-func Config(seed, base int64) market.Config {
-	return market.Config{
-		Seed: seed, Provider: "runpod", Offers: DefaultOffers(),
-		Boot:           market.Boot{Accept: 3 * time.Second, Create: 5 * time.Second, Load: 70 * time.Second, Jitter: 1},
-		ListLag:        4 * time.Second,
-		DestroyLag:     2 * time.Second,
-		StableOfferIDs: true,
-		InstanceID:     func(n int64) string { return PodID(base + n) },
-	}
+// Config is a realistic market with this vendor's habits: stable offers at list prices that do not move, no spot, and
+// instances named as pods.
+func Config(seed int64) market.Config {
+	c := market.Realistic("runpod", seed)
+	c.Offers, c.StableOfferIDs, c.InstanceID = DefaultOffers(), true, PodID
+	c.Walk, c.Reclaim, c.LowBidStays = market.Walk{}, market.Reclaim{}, false
+	return c
 }
 
 // PodID is the nth pod's name: ten letters and digits for every n from 0 on that a test or a clock will reach.

@@ -45,7 +45,7 @@ func (s *Server) statusOf(in market.Instance) string {
 	return string(in.State)
 }
 
-// SayRunning has a pod called RUNNING whatever it does, or ends that.
+// SayRunning has a pod called RUNNING without a runtime whatever it does, or ends that.
 func (s *Server) SayRunning(id string, on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +128,7 @@ func (s *Server) runtime(in market.Instance, status string) any {
 		return object{"uptime": 0, "gpus": []object{}, "ports": []object{portRow(in.Port, 31207, "tcp", "203.0.113.9")}}
 	}
 	up := s.market.Clock().Now().Sub(in.StartedAt)
-	if in.State != market.Running || in.StartedAt.IsZero() || up < s.opts.PortLag {
+	if in.State != market.Running || in.StartedAt.IsZero() || up < s.opts.PortLag || s.saysRunning(in.ID) {
 		return none
 	}
 	rows := []object{portRow(19123, 60123, "http", "100.65.3.77")}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/munhq/gpuscale/pkg/provider"
 	"github.com/munhq/gpuscale/pkg/provider/rest"
+	"github.com/munhq/gpuscale/pkg/provider/runpod"
 	"github.com/munhq/gpuscale/pkg/provider/tensordock"
 	"github.com/munhq/gpuscale/pkg/provider/vastai"
 )
@@ -39,6 +40,7 @@ type Driver struct {
 // All returns every driver of this release by the name that a pool spells. The map is the caller's.
 func All() map[provider.Name]Driver {
 	return map[provider.Name]Driver{
+		provider.RunPod:     {New: newRunPod, Env: runpod.EnvKeys()},
 		provider.TensorDock: {New: newTensorDock, Env: tensordock.EnvKeys()},
 		provider.VastAI:     {New: newVastAI, Env: vastai.EnvKeys()},
 	}
@@ -59,6 +61,19 @@ func New(name provider.Name, creds map[string]string, opts Options) (provider.Pr
 		return nil, fmt.Errorf("provider %q is not built in this release; it drives %v", name, Names())
 	}
 	return nil, fmt.Errorf("there is no provider %q; this release drives %v", name, Names())
+}
+
+func newRunPod(creds map[string]string, opts Options) (provider.Provider, error) {
+	c, err := runpod.FromCredentials(creds)
+	if err != nil {
+		return nil, err
+	}
+	c.BaseURL, c.Transport, c.Clock, c.PaceFactor = opts.BaseURL, opts.Transport, opts.Clock, opts.PaceFactor
+	p, err := runpod.New(c)
+	if err != nil {
+		return nil, err // not p, which would be a nil driver in an interface that is not nil
+	}
+	return p, nil
 }
 
 func newVastAI(creds map[string]string, opts Options) (provider.Provider, error) {

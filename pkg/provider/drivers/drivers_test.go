@@ -28,8 +28,8 @@ func TestEveryDriverIsReachableByEachOfItsNames(t *testing.T) {
 func TestWhatIsNotBuiltSaysSo(t *testing.T) {
 	for name, want := range map[provider.Name]string{
 		provider.AWS: "not built in this release", provider.Azure: "not built", provider.GCP: "not built",
-		provider.RunPod: "not built", provider.Verda: "not built",
-		"lambda": `there is no provider "lambda"`, "vastai": `there is no provider "vastai"`, "": "there is no provider",
+		provider.Verda: "not built",
+		"lambda":       `there is no provider "lambda"`, "vastai": `there is no provider "vastai"`, "": "there is no provider",
 	} {
 		p, err := New(name, map[string]string{"api-key": "k"}, Options{})
 		if p != nil || err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "vast.ai") {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	sim "github.com/munhq/gpuscale/internal/cloudsim/runpod"
+	"github.com/munhq/gpuscale/pkg/gpu"
 	"github.com/munhq/gpuscale/pkg/money"
 	"github.com/munhq/gpuscale/pkg/provider"
 	"github.com/munhq/gpuscale/pkg/provider/providertest"
@@ -58,8 +60,9 @@ type harness struct {
 func newHarness(t providertest.T, c providertest.Case, o sim.Options, wrap func(http.RoundTripper) http.RoundTripper) *harness {
 	clock := steppedClock{clocktesting.NewFakeClock(time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC))}
 	h := &harness{t: t, clock: clock, options: o}
-	cfg := sim.Config(7, 0)
+	cfg := sim.Config(7)
 	cfg.Clock, cfg.Offers, cfg.DestroyLag = clock.FakeClock, nil, 0
+	cfg.Faults, cfg.Limits, cfg.Broken = market.FaultRates{}, market.Limits{}, 0
 	cfg.Boot = market.Boot{Accept: time.Second, Create: time.Second, Load: 30 * time.Second}
 	cfg.ListLag = (&runpod.Provider{}).Capabilities().ListLag
 	h.market = market.New(cfg)
@@ -168,19 +171,31 @@ func (h *harness) Secrets() []string                  { return []string{goodKey,
 func (h *harness) UnusedID() string                   { return "k3x9abk3x9" }
 func (h *harness) Wait(d time.Duration)               { h.clock.Step(d) }
 
-// AddOffers adds a data centre each, with one host of one GPU. The price is no round number of micro-dollars, alone or
-// with a disk.
+// AddOffers adds a data centre each, with one host of one GPU, and of another type as long as there are: types have one
+// price each. The price is no round number of micro-dollars, alone or with a disk.
 func (h *harness) AddOffers(n int) {
 	for range n {
+		types := gpuTypes()
+		which := h.places % len(types)
 		h.places++
+		spec, _ := gpu.SpecOf(types[which])
+		id := gpu.SpellingsFor("runpod", string(types[which]))[0]
 		h.market.AddOffer(market.Offer{
-			ID: h.offer(h.place()), Machine: h.place(), Host: h.place(), GPU: "NVIDIA GeForce RTX 4090",
-			DriverGPU: "NVIDIA GeForce RTX 4090", GPUs: 1, MachineGPUs: 1, GPUMemoryMB: 24564, ComputeCap: 890, MemoryBW: 900,
+			ID: h.offer(h.place()), Machine: h.place(), Host: h.place(), GPU: id, DriverGPU: id, GPUs: 1, MachineGPUs: 1,
+			GPUMemoryMB: spec.VRAMGB * 1024, ComputeCap: 890, MemoryBW: 900,
 			Driver: "570.86.15", CUDA: 12.8, CPUArch: "amd64", Cores: 64, EffectiveCores: 16, RAMMB: 257_000, DiskGB: 500,
-			Region: h.place(), Ports: 12, OnDemand: market.USD(0.4012345678), StorageMonth: market.USD(0.10), Reliability: 0.99,
-			Extra: map[string]string{"cloud": "SECURE"},
+			Region: h.place(), Ports: 12, OnDemand: market.USD(0.4012345678) + market.Nano(which*1234567),
+			StorageMonth: market.USD(0.10), Reliability: 0.99, Extra: map[string]string{"cloud": "SECURE"},
 		})
 	}
+}
+
+// gpuTypes are those that the vendor sells and that run CUDA.
+func gpuTypes() []gpu.Name {
+	return slices.DeleteFunc(slices.Clone(gpu.Names()), func(n gpu.Name) bool {
+		spec, _ := gpu.SpecOf(n)
+		return len(gpu.SpellingsFor("runpod", string(n))) == 0 || spec.ComputeCapability == [2]int{}
+	})
 }
 
 func (h *harness) place() string { return fmt.Sprintf("EU-RO-%d", h.places) }

@@ -94,7 +94,7 @@ func checkRequest(r provider.CreateRequest) (placement, error) {
 	switch o.CapacityType {
 	case provider.OnDemand:
 	case provider.Spot:
-		return placement{}, provider.Errorf(provider.RunPod, opCreate, provider.Unsupported, "there are no spot instances")
+		return placement{}, provider.Errorf(provider.RunPod, opCreate, provider.Unsupported, "there are no spot instances, only on-demand")
 	default:
 		return placement{}, invalid(opCreate, "capacity type %q is neither spot nor on-demand", o.CapacityType)
 	}

@@ -2,6 +2,7 @@ package runpod_test
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/munhq/gpuscale/pkg/provider/providertest"
 )
@@ -30,12 +31,12 @@ func (h *harness) Show(q providertest.Quirk, on string) error {
 	case providertest.NoRuntime:
 		h.server.SayRunning(on, true)
 	case providertest.Unreachable:
-		return h.market.SetOffline(on, true)
+		return providertest.Cannot("the API has no word for a host that is away; the pod stays RUNNING or ends (§4, §6)")
 	case providertest.DeletedElsewhere:
 		return h.market.Destroy(h.server.Account(), on, "tenant")
 	case providertest.PriceText, providertest.PriceNull, providertest.PriceZero:
 		h.Rewrite(providertest.Search, each("gpus", func(row map[string]any) {
-			if price, ok := row["price"].(map[string]any); ok {
+			if price, ok := row["price"].(map[string]any); ok && strings.HasSuffix(on, fmt.Sprint("/", row["id"])) {
 				price["secure"] = odd(q, price["secure"])
 			}
 		}))

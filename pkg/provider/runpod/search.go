@@ -29,13 +29,12 @@ func counts() []int { return []int{1, 2, 4, 8} }
 // offer is a type, a number, a cloud and a data centre that says it has them; community machines often name no data centre
 // and are then one offer. Spot is Unsupported.
 //
-// Regions are data centres ("EU-RO-1") or what begins their names ("EU", "US-KS"); a machine that names none is then left
-// out. A type that is not the vendor's to rent, has no price or is none of NVIDIA's has an unknown GPU or is no offer, and
+// Regions are data centres ("EU-RO-1"), in any case; a machine that names none is then left out. A type that is not the vendor's to rent, has no price or is none of NVIDIA's has an unknown GPU or is no offer, and
 // rows that cannot be read at all are an error when there are no others.
 func (p *Provider) SearchOffers(ctx context.Context, q provider.OfferQuery) ([]provider.Offer, error) {
 	switch {
 	case q.CapacityType == provider.Spot:
-		return nil, provider.Errorf(provider.RunPod, opSearch, provider.Unsupported, "there are no spot instances")
+		return nil, provider.Errorf(provider.RunPod, opSearch, provider.Unsupported, "there are no spot instances, only on-demand")
 	case q.CapacityType != provider.OnDemand:
 		return nil, invalid(opSearch, "capacity type %q is neither spot nor on-demand", q.CapacityType)
 	case q.DiskGB < 1:
@@ -179,8 +178,7 @@ func (w wireGPU) places(regions []string) []string {
 
 func inRegions(dataCenter string, regions []string) bool {
 	return len(regions) == 0 || slices.ContainsFunc(regions, func(r string) bool {
-		r = strings.ToUpper(r) // in lower case the vendor finds nothing (§2)
-		return dataCenter == r || strings.HasPrefix(dataCenter, r+"-")
+		return strings.EqualFold(r, dataCenter)
 	})
 }
 
