@@ -41,7 +41,7 @@ func newAccounts(ctx context.Context, reader client.Reader, cfg Config, id ident
 	})
 }
 
-// recentAccounts gives claims accounts whose credentials were read a moment ago.
+// recentAccounts gives accounts whose credentials were read a moment ago.
 type recentAccounts struct{ *account.Accounts }
 
 // For is Accounts.Recent.

@@ -258,14 +258,15 @@ func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Ide
 	if err != nil {
 		return err
 	}
+	recent := recentAccounts{accounts}
 	controllers := []interface{ SetupWithManager(ctrl.Manager) error }{
-		&pool.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: accounts, Rests: rests, Events: recorder,
+		&pool.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: recent, Rests: rests, Events: recorder,
 			Clock: cfg.Clock, Recheck: pool.DefaultRecheck},
-		&provisioning.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: accounts, Rests: rests,
+		&provisioning.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: recent, Rests: rests,
 			Events: recorder, Clock: cfg.Clock, Demand: demandOpts, Traffic: gateways, Replan: provisioning.DefaultReplan,
 			SearchTimeout: cfg.SearchPatience, OrphanAge: cmp.Or(cfg.OrphanAge, reserve.OrphanAge),
 			History: led, Recall: recall},
-		&claim.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: recentAccounts{accounts}, SearchPatience: cfg.SearchPatience,
+		&claim.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: recent, SearchPatience: cfg.SearchPatience,
 			Workers: wrapped[claim.Workers](cfg.WrapWorkers, workers), Ledger: wrapped[claim.Ledger](cfg.WrapLedger, led),
 			Rests: rests, Strikes: strikes, Memory: led, Recall: recall,
 			Boot: bootMaker{id, cfg.Clock, cfg.Agent, agentfile.New(nil, cfg.Clock), cfg.WorkerLease, cfg.BaseURLs}, Lease: cfg.WorkerLease,

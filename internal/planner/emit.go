@@ -69,10 +69,9 @@ func (p *planning) purchase(n *node) Purchase {
 	}
 	name := p.taken.next(first)
 	return Purchase{
-		Pool:        pool.Name,
-		PoolVersion: pool.ResourceVersion,
-		ClaimName:   name,
-		Spec:        p.spec(n),
+		Pool:      pool.Name,
+		ClaimName: name,
+		Spec:      p.spec(n),
 		Reservation: v1alpha1.Reservation{Claim: name, DollarsPerHour: n.amount, GPUs: int32(n.gpus), Workloads: keys,
 			Since: metav1.NewTime(p.snapshot.Now)},
 		Offer:  *n.offer,

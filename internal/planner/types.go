@@ -56,9 +56,8 @@ type Plan struct {
 
 // Purchase is a reservation and the claim that it is for.
 type Purchase struct {
-	// Pool whose money is spent, at PoolVersion.
-	Pool        string
-	PoolVersion string
+	// Pool whose money is spent, in the state that the snapshot had it in.
+	Pool string
 	// ClaimName is derived from the first workload's key and the replica's ordinal, so that a second planner that sees the
 	// same demand meets AlreadyExists (see ClaimName).
 	ClaimName   string

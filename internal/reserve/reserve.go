@@ -33,23 +33,40 @@ func Add(pool *v1alpha1.GPUNodePool, r v1alpha1.Reservation) error {
 	if _, ok := Find(pool, r.Claim); ok {
 		return fmt.Errorf("pool %s already has a reservation for claim %s", pool.Name, r.Claim)
 	}
-	total := pool.Status.DeepCopy()
-	total.Reservations = append(total.Reservations, r)
-	recount(total)
+	now := totalOf(pool.Status.Reservations)
 	limits, scaling := pool.Spec.Limits, pool.Spec.Scaling
 	switch {
-	case total.Nodes > scaling.MaxNodes:
-		return fmt.Errorf("pool %s: maxNodes %d: %d reserved", pool.Name, scaling.MaxNodes, pool.Status.Nodes)
-	case limits.MaxGPUs != nil && total.GPUs > *limits.MaxGPUs:
-		return fmt.Errorf("pool %s: maxGPUs %d: %d reserved and %d more wanted",
-			pool.Name, *limits.MaxGPUs, pool.Status.GPUs, r.GPUs)
-	case limits.MaxCostPerHour.Less(total.DollarsPerHour):
+	case now.nodes+1 > scaling.MaxNodes:
+		return fmt.Errorf("pool %s: maxNodes %d: %d reserved", pool.Name, scaling.MaxNodes, now.nodes)
+	case limits.MaxGPUs != nil && now.gpus+r.GPUs > *limits.MaxGPUs:
+		return fmt.Errorf("pool %s: maxGPUs %d: %d reserved and %d more wanted", pool.Name, *limits.MaxGPUs, now.gpus, r.GPUs)
+	case limits.MaxCostPerHour.Less(now.dollars.Add(r.DollarsPerHour)):
 		return fmt.Errorf("pool %s: maxCostPerHour %s: %s reserved and %s more wanted",
-			pool.Name, limits.MaxCostPerHour, pool.Status.DollarsPerHour, r.DollarsPerHour)
+			pool.Name, limits.MaxCostPerHour, now.dollars, r.DollarsPerHour)
 	}
-	pool.Status.Reservations = total.Reservations
+	pool.Status.Reservations = append(pool.Status.Reservations, r)
 	recount(&pool.Status)
 	return nil
+}
+
+// PromisesNothingNew reports whether a plan that was made from an older state of a pool holds for the newer one: the same
+// pool under the same spec, which has promised nothing since that the plan did not know. What was released or lowered
+// meanwhile leaves more room than the plan had, and conditions and counts are no part of it.
+func PromisesNothingNew(older, newer *v1alpha1.GPUNodePool) bool {
+	if older.UID != newer.UID || older.Generation != newer.Generation || !newer.DeletionTimestamp.IsZero() {
+		return false
+	}
+	known := make(map[string]v1alpha1.Reservation, len(older.Status.Reservations))
+	for _, r := range older.Status.Reservations {
+		known[r.Claim] = r
+	}
+	for _, r := range newer.Status.Reservations {
+		k, ok := known[r.Claim]
+		if !ok || !r.Since.Equal(&k.Since) || k.GPUs < r.GPUs || k.DollarsPerHour.Less(r.DollarsPerHour) {
+			return false
+		}
+	}
+	return true
 }
 
 // Lower replaces the dollars of a claim's reservation by the rate that is really paid. A reservation only falls: a
@@ -152,9 +169,20 @@ func drop(pool *v1alpha1.GPUNodePool, which func(v1alpha1.Reservation) bool) boo
 // recount derives the totals from the entries and keeps the entries in a stable order.
 func recount(s *v1alpha1.GPUNodePoolStatus) {
 	sort.Slice(s.Reservations, func(i, j int) bool { return s.Reservations[i].Claim < s.Reservations[j].Claim })
-	s.Nodes, s.GPUs, s.DollarsPerHour = int32(len(s.Reservations)), 0, money.Dollars{}
-	for _, r := range s.Reservations {
-		s.GPUs += r.GPUs
-		s.DollarsPerHour = s.DollarsPerHour.Add(r.DollarsPerHour)
+	t := totalOf(s.Reservations)
+	s.Nodes, s.GPUs, s.DollarsPerHour = t.nodes, t.gpus, t.dollars
+}
+
+type total struct {
+	nodes, gpus int32
+	dollars     money.Dollars
+}
+
+func totalOf(rs []v1alpha1.Reservation) total {
+	t := total{nodes: int32(len(rs))}
+	for _, r := range rs {
+		t.gpus += r.GPUs
+		t.dollars = t.dollars.Add(r.DollarsPerHour)
 	}
+	return t
 }

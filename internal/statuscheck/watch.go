@@ -25,7 +25,7 @@ type Watcher struct {
 	phases map[string][]v1alpha1.Phase
 	// last is by UID: a name is used again when its claim is gone.
 	last  map[types.UID]*v1alpha1.GPUNodeClaim
-	pools  map[types.UID]*v1alpha1.GPUNodePool
+	pools map[types.UID]*v1alpha1.GPUNodePool
 	// ready are the workloads of claims that were Ready, told the pods that were told that theirs is served.
 	ready map[string]bool
 	told  map[string]string

@@ -60,16 +60,12 @@ func (v *visit) purchase(ctx context.Context) (next, error) {
 	return v.buy(ctx, Token(v.Installation, v.claim.UID, n), n)
 }
 
-// buy spends the licence once: check it uncached, pick the cheapest offer in it, record the intent, ask the provider.
+// buy spends the licence once: pick the cheapest offer in it, check it uncached, record the intent, ask the provider.
 func (v *visit) buy(ctx context.Context, token string, number int32) (next, error) {
 	if err := v.Recall(ctx); err != nil {
 		v.set(v1alpha1.ConditionInstanceCreated, metav1.ConditionFalse, v1alpha1.ReasonLedgerUnavailable,
 			"nothing is bought while the ledger cannot be read: "+err.Error())
 		return waitFor(v.Timing.BootPoll), nil
-	}
-	ceiling, n, err := v.licence(ctx)
-	if err != nil || n.stop || v.claim.Status.Failure != nil {
-		return n, err
 	}
 	if ref := v.claim.Spec.Bootstrap.HFTokenSecret; ref != nil {
 		if _, err := v.HFToken(ctx, *ref); err != nil {
@@ -78,7 +74,7 @@ func (v *visit) buy(ctx context.Context, token string, number int32) (next, erro
 			return v.waitOrGiveUp(v1alpha1.ReasonCredentialsUnavailable, err.Error()), nil
 		}
 	}
-	pick, n := v.shop(ctx, ceiling)
+	pick, n := v.shop(ctx, v.allowance(ctx))
 	if n.stop || v.claim.Status.Failure != nil {
 		return n, nil
 	}
@@ -95,8 +91,8 @@ func (v *visit) buy(ctx context.Context, token string, number int32) (next, erro
 	if n := v.identify(ctx, &pick); n.stop || v.claim.Status.Failure != nil {
 		return n, nil
 	}
-	// Asked again: the search may have taken long, and a ceiling that was lowered meanwhile stops buying at once.
-	ceiling, n, err = v.licence(ctx)
+	// Last of all: the search may have taken long, and a ceiling that was lowered meanwhile stops buying at once.
+	ceiling, n, err := v.licence(ctx)
 	if err != nil || n.stop || v.claim.Status.Failure != nil {
 		return n, err
 	}
@@ -107,6 +103,17 @@ func (v *visit) buy(ctx context.Context, token string, number int32) (next, erro
 		return n, err
 	}
 	return v.create(ctx, pick, ceiling, boot)
+}
+
+// allowance is what the cache says that may be spent, good enough to look at offers with.
+func (v *visit) allowance(ctx context.Context) money.Dollars {
+	pool := &v1alpha1.GPUNodePool{}
+	if err := v.Client.Get(ctx, client.ObjectKey{Name: v.claim.Spec.Pool}, pool, client.UnsafeDisableDeepCopy); err == nil {
+		if res, ok := reserve.Find(pool, v.claim.Name); ok {
+			return money.Min(res.DollarsPerHour, v.claim.Spec.MaxPrice)
+		}
+	}
+	return v.claim.Spec.MaxPrice
 }
 
 // licence reads pool and claim past the cache and returns the most that may be spent. Without an entry nothing is

@@ -15,11 +15,15 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
@@ -52,20 +56,36 @@ type Reconciler struct {
 // DefaultRecheck is what production uses.
 const DefaultRecheck = time.Minute
 
-// SetupWithManager registers the controller: a pool is looked at again when one of its claims changes, and every
-// Recheck, which is also how a Secret that appears later is found.
+// gather is how long changes of a pool's status and of its claims are gathered before its counts are written again: each
+// write is as large as the pool has claims.
+const gather = 500 * time.Millisecond
+
+// SetupWithManager registers the controller: a pool is looked at at once when a person changes it, soon after it or one of
+// its claims changed otherwise, and every Recheck, which is also how a Secret that appears later is found.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	poolOf := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
-		claim, ok := o.(*v1alpha1.GPUNodeClaim)
-		if !ok {
-			return nil
-		}
-		return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: claim.Spec.Pool}}}
-	})
 	return ctrl.NewControllerManagedBy(mgr).Named("pool").
-		For(&v1alpha1.GPUNodePool{}).
-		Watches(&v1alpha1.GPUNodeClaim{}, poolOf).
+		For(&v1alpha1.GPUNodePool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.GPUNodePool{}, gathered()).
+		Watches(&v1alpha1.GPUNodeClaim{}, gathered()).
 		Complete(r)
+}
+
+// gathered leads to the pool that an object is, or is of.
+func gathered() handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	add := func(o client.Object, q queue) {
+		name := o.GetName()
+		if claim, ok := o.(*v1alpha1.GPUNodeClaim); ok {
+			name = claim.Spec.Pool
+		}
+		q.AddAfter(reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}, gather)
+	}
+	return handler.Funcs{
+		CreateFunc:  func(_ context.Context, e event.CreateEvent, q queue) { add(e.Object, q) },
+		UpdateFunc:  func(_ context.Context, e event.UpdateEvent, q queue) { add(e.ObjectNew, q) },
+		DeleteFunc:  func(_ context.Context, e event.DeleteEvent, q queue) { add(e.Object, q) },
+		GenericFunc: func(_ context.Context, e event.GenericEvent, q queue) { add(e.Object, q) },
+	}
 }
 
 // Reconcile brings one pool's finalizer and conditions up to date.
@@ -102,14 +122,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{RequeueAfter: r.Recheck}, nil
 }
 
-func (r *Reconciler) claims(ctx context.Context, pool string) ([]v1alpha1.GPUNodeClaim, error) {
+// claims are the cache's own and only read.
+func (r *Reconciler) claims(ctx context.Context, pool string) ([]*v1alpha1.GPUNodeClaim, error) {
 	var list v1alpha1.GPUNodeClaimList
-	if err := r.Client.List(ctx, &list); err != nil {
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, err
 	}
-	var own []v1alpha1.GPUNodeClaim
-	for _, c := range list.Items {
-		if c.Spec.Pool == pool {
+	var own []*v1alpha1.GPUNodeClaim
+	for i := range list.Items {
+		if c := &list.Items[i]; c.Spec.Pool == pool {
 			own = append(own, c)
 		}
 	}
@@ -117,10 +138,10 @@ func (r *Reconciler) claims(ctx context.Context, pool string) ([]v1alpha1.GPUNod
 }
 
 // finish ends the claims of a deleted pool and lets the pool go after the last of them.
-func (r *Reconciler) finish(ctx context.Context, pool *v1alpha1.GPUNodePool, claims []v1alpha1.GPUNodeClaim) (reconcile.Result, error) {
-	for i := range claims {
-		if c := &claims[i]; c.DeletionTimestamp.IsZero() {
-			if err := client.IgnoreNotFound(r.Client.Delete(ctx, c)); err != nil {
+func (r *Reconciler) finish(ctx context.Context, pool *v1alpha1.GPUNodePool, claims []*v1alpha1.GPUNodeClaim) (reconcile.Result, error) {
+	for _, c := range claims {
+		if c.DeletionTimestamp.IsZero() {
+			if err := client.IgnoreNotFound(r.Client.Delete(ctx, c.DeepCopy())); err != nil {
 				return reconcile.Result{}, err
 			}
 		}
@@ -158,7 +179,7 @@ func (r *Reconciler) held(ctx context.Context, pool *v1alpha1.GPUNodePool) (bool
 }
 
 // assess derives the conditions.
-func (r *Reconciler) assess(ctx context.Context, pool *v1alpha1.GPUNodePool, claims []v1alpha1.GPUNodeClaim) {
+func (r *Reconciler) assess(ctx context.Context, pool *v1alpha1.GPUNodePool, claims []*v1alpha1.GPUNodeClaim) {
 	if pool.Status.ObservedGeneration != pool.Generation {
 		r.Rests.Forgive(rest.PoolKey(pool.Name))
 	}

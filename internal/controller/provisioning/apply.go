@@ -20,9 +20,9 @@ import (
 
 // apply places what needs no purchase, and then makes the plan's reservations, pool by pool, and their claims. A claim
 // that changed since it was planned from discards the whole plan: demand that it meets by now would be bought for again.
-// A pool that changed discards that pool's part of the plan: it is planned again from what is there now. It reports
-// whether anything was reserved or placed, and whether something was discarded.
-func (r *Reconciler) apply(ctx context.Context, plan planner.Plan) (applied, stale bool, err error) {
+// A pool that promised something new, or that is told otherwise, discards that pool's part of the plan: it is planned again
+// from what is there now. It reports whether anything was reserved or placed, and whether something was discarded.
+func (r *Reconciler) apply(ctx context.Context, w *world, plan planner.Plan) (applied, stale bool, err error) {
 	byPool := map[string][]planner.Purchase{}
 	for _, p := range plan.Purchases {
 		byPool[p.Pool] = append(byPool[p.Pool], p)
@@ -31,8 +31,12 @@ func (r *Reconciler) apply(ctx context.Context, plan planner.Plan) (applied, sta
 	if stale, err := r.place(ctx, plan.Bindings); stale || err != nil {
 		return false, stale, err
 	}
-	for name, purchases := range byPool {
-		ok, err := r.reserve(ctx, name, purchases)
+	for _, pool := range w.pools {
+		purchases := byPool[pool.Name]
+		if len(purchases) == 0 {
+			continue
+		}
+		ok, err := r.reserve(ctx, pool, purchases)
 		if err != nil {
 			return applied, stale, err
 		}
@@ -102,25 +106,36 @@ func (r *Reconciler) behind(w *world) bool {
 	return false
 }
 
-// reserve writes all of one pool's reservations in one update under the version that was planned from.
-func (r *Reconciler) reserve(ctx context.Context, name string, purchases []planner.Purchase) (bool, error) {
-	pool := &v1alpha1.GPUNodePool{}
-	if err := r.Reader.Get(ctx, client.ObjectKey{Name: name}, pool); err != nil {
-		return false, client.IgnoreNotFound(err)
-	}
-	if pool.ResourceVersion != purchases[0].PoolVersion {
-		log.FromContext(ctx).Info("pool changed since it was planned from; planning again", "pool", name)
-		return false, nil
-	}
-	for _, p := range purchases {
-		if err := reserve.Add(pool, p.Reservation); err != nil {
-			// The planner and this check disagree: nothing is bought on a plan that breaks a ceiling.
-			log.FromContext(ctx).Error(err, "plan discarded", "pool", name, "claim", p.ClaimName)
+// tries is how often reservations are written before the plan counts as old: others write the pool for each claim that
+// starts or ends.
+const tries = 10
+
+// reserve writes all of one pool's reservations in one update, under the version of a pool for which the plan holds.
+func (r *Reconciler) reserve(ctx context.Context, planned *v1alpha1.GPUNodePool, purchases []planner.Purchase) (bool, error) {
+	pool := planned.DeepCopy()
+	for try := 1; ; try++ {
+		for _, p := range purchases {
+			if err := reserve.Add(pool, p.Reservation); err != nil {
+				// The planner and this check disagree: nothing is bought on a plan that breaks a ceiling.
+				log.FromContext(ctx).Error(err, "plan discarded", "pool", pool.Name, "claim", p.ClaimName)
+				return false, nil
+			}
+		}
+		err := r.Client.Status().Update(ctx, pool)
+		if err == nil {
+			break
+		}
+		if !apierrors.IsConflict(err) || try == tries {
+			return false, ignoreConflict(client.IgnoreNotFound(err))
+		}
+		pool = &v1alpha1.GPUNodePool{}
+		if err := r.Reader.Get(ctx, client.ObjectKeyFromObject(planned), pool); err != nil {
+			return false, client.IgnoreNotFound(err)
+		}
+		if !reserve.PromisesNothingNew(planned, pool) {
+			log.FromContext(ctx).Info("pool changed since it was planned from; planning again", "pool", pool.Name)
 			return false, nil
 		}
-	}
-	if err := r.Client.Status().Update(ctx, pool); err != nil {
-		return false, ignoreConflict(err)
 	}
 	for _, p := range purchases {
 		r.Events.Eventf(pool, nil, corev1.EventTypeNormal, v1alpha1.ReasonReserved, "Reserve",

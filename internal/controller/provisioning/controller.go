@@ -144,14 +144,8 @@ func (r *Reconciler) plan(ctx context.Context, w *world) (time.Duration, planner
 		w = w.only(urgent)
 	}
 	markets := r.search(ctx, w)
-	if len(urgent) > 0 {
-		var err error
-		if w, err = r.anew(ctx, w); err != nil {
-			return 0, planner.Plan{}, err
-		}
-	}
 	plan := planner.Make(w.snapshot(r.Clock.Now(), markets, r))
-	applied, stale, err := r.apply(ctx, plan)
+	applied, stale, err := r.apply(ctx, w, plan)
 	if err != nil {
 		return 0, plan, err
 	}

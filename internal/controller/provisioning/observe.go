@@ -87,19 +87,6 @@ func (w *world) only(keys []string) *world {
 	return &some
 }
 
-// anew is the world with its pools read past the cache. While others boot, their pool changes many times a second, and a
-// plan from the cache would be discarded again and again. Pools may be ahead of claims: what is promised to a claim that
-// is not seen yet counts as its own, and one that is seen still counts.
-func (r *Reconciler) anew(ctx context.Context, w *world) (*world, error) {
-	var pools v1alpha1.GPUNodePoolList
-	if err := r.Reader.List(ctx, &pools); err != nil {
-		return nil, err
-	}
-	fresh := *w
-	fresh.pools = pointers(pools.Items)
-	return &fresh, nil
-}
-
 // batchWindow is the shortest window of the pools: one window is open at a time, and nobody should wait for longer than
 // the pool that will serve them says.
 func (w *world) batchWindow() time.Duration {
