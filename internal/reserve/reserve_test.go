@@ -126,3 +126,38 @@ func TestMissing(t *testing.T) {
 		t.Errorf("%d still missing after Restore", len(again))
 	}
 }
+
+func TestAPlanHoldsForAPoolThatPromisesNothingNew(t *testing.T) {
+	since := metav1.NewTime(time.Unix(1e9, 0))
+	pool := func(edit func(*v1alpha1.GPUNodePool)) *v1alpha1.GPUNodePool {
+		p := &v1alpha1.GPUNodePool{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "1", Generation: 3, ResourceVersion: "7"}}
+		p.Status.Reservations = []v1alpha1.Reservation{
+			{Claim: "a", DollarsPerHour: money.FromMicros(300), GPUs: 2, Since: since},
+			{Claim: "b", DollarsPerHour: money.FromMicros(100), GPUs: 1, Since: since}}
+		edit(p)
+		return p
+	}
+	same := pool(func(*v1alpha1.GPUNodePool) {})
+	for name, c := range map[string]struct {
+		edit func(*v1alpha1.GPUNodePool)
+		want bool
+	}{
+		"only its version": {func(p *v1alpha1.GPUNodePool) { p.ResourceVersion = "8"; p.Status.ReadyNodes = 4 }, true},
+		"one released":     {func(p *v1alpha1.GPUNodePool) { reserve.Release(p, "a") }, true},
+		"one lowered":      {func(p *v1alpha1.GPUNodePool) { reserve.Lower(p, "a", money.FromMicros(200)) }, true},
+		"one more": {func(p *v1alpha1.GPUNodePool) {
+			p.Status.Reservations = append(p.Status.Reservations, v1alpha1.Reservation{Claim: "c", Since: since})
+		}, false},
+		"one dearer":      {func(p *v1alpha1.GPUNodePool) { p.Status.Reservations[1].DollarsPerHour = money.FromMicros(101) }, false},
+		"more GPUs":       {func(p *v1alpha1.GPUNodePool) { p.Status.Reservations[1].GPUs = 2 }, false},
+		"one made anew":   {func(p *v1alpha1.GPUNodePool) { p.Status.Reservations[0].Since = metav1.NewTime(since.Add(time.Second)) }, false},
+		"another spec":    {func(p *v1alpha1.GPUNodePool) { p.Generation = 4 }, false},
+		"another pool":    {func(p *v1alpha1.GPUNodePool) { p.UID = "2" }, false},
+		"one that ends":   {func(p *v1alpha1.GPUNodePool) { p.DeletionTimestamp = &since }, false},
+		"an empty status": {func(p *v1alpha1.GPUNodePool) { p.Status.Reservations = nil }, true},
+	} {
+		if got := reserve.PromisesNothingNew(same, pool(c.edit)); got != c.want {
+			t.Errorf("%s: the plan holds: %t, want %t", name, got, c.want)
+		}
+	}
+}
