@@ -20,6 +20,7 @@ const (
 	ReasonAgentConnected         = "AgentConnected"
 	ReasonAgentUnreachable       = "AgentUnreachable"
 	ReasonGPUMismatch            = "GPUMismatch"
+	ReasonMachineUnfit           = "MachineUnfit"
 	ReasonLoading                = "Loading"
 	ReasonModelLoaded            = "ModelLoaded"
 	ReasonModelFailed            = "ModelFailed"

@@ -1,6 +1,8 @@
-// Command gpuscale-agent runs first on a rented machine. It reads its boot data from GPUSCALE_BOOT, or from the file
-// named by --boot-file, and serves until SIGTERM; GPUSCALE_LISTEN overrides where it listens. GPUSCALE_ENGINE_COMMAND,
-// GPUSCALE_MAX_IN_FLIGHT and GPUSCALE_MAX_BODY_BYTES are its settings where those of the pool have none.
+// Command gpuscale-agent runs first on a rented machine: in a container beside the engine, or on a virtual machine whose
+// Docker runs the engines. It reads its boot data from GPUSCALE_BOOT, or from the file named by --boot-file, and serves
+// until SIGTERM; GPUSCALE_LISTEN overrides where it listens. GPUSCALE_ENGINE_COMMAND, GPUSCALE_MAX_IN_FLIGHT and
+// GPUSCALE_MAX_BODY_BYTES are its settings where those of the pool have none. On a virtual machine HF_HOME is the folder
+// that its engines share for weights.
 //
 // "gpuscale-agent check" serves nothing: it prints what it sees of the machine and whether it could serve there, with -o
 // json for programs, and exits 0 when it could and 1 when not.
@@ -79,7 +81,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		return exitUsage
 	}
 	a, err := agent.New(agent.Config{
-		Boot: boot, Version: version, Runner: agent.ProcessRunner{}, Machine: settings(getenv),
+		Boot: boot, Version: version, Runner: runnerFor(boot, getenv), Machine: settings(getenv),
 		Getenv: getenv, Metadata: getenv(agentapi.EnvMetadata),
 		Log: slog.New(slog.NewTextHandler(stderr, nil)).With("claim", boot.ClaimName),
 	})
@@ -98,6 +100,14 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		return exitFailure
 	}
 	return exitOK
+}
+
+// runnerFor starts engines as the boot data say: in containers of an image, or as children in the agent's own.
+func runnerFor(boot agentapi.Boot, getenv func(string) string) agent.Runner {
+	if boot.Image == "" {
+		return agent.ProcessRunner{}
+	}
+	return agent.DockerRunner{Image: boot.Image, GPUs: boot.GPUs.Count > 0, Claim: boot.ClaimUID, Cache: getenv("HF_HOME")}
 }
 
 // settings are the agent's own in the environment.

@@ -118,7 +118,7 @@ type Agent struct {
 	cfg    Config
 	bootID string
 	tls    *tls.Config
-	probed chan struct{} // closed once the GPUs were looked at
+	probed chan struct{} // closed once the GPUs were looked at and the Runner is prepared
 	placer *placer       // set before probed is closed
 
 	lease   *lease
@@ -136,6 +136,7 @@ type Agent struct {
 
 	mu         sync.Mutex
 	steps      []agentapi.Step
+	preparing  string // what models wait for before probed is closed
 	failure    *agentapi.Failure
 	inventory  Inventory
 	units      []*unit // desired and retiring, in order of arrival
@@ -223,7 +224,13 @@ func (a *Agent) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	a.step(agentapi.StepBooted, "")
 	a.work.Go(func() { //nolint:contextcheck // It is the agent's life that bounds it.
-		a.findGPUs()
+		good := a.findGPUs()
+		a.work.Go(func() {
+			defer close(a.probed)
+			if good {
+				a.prepare()
+			}
+		})
 		// Only now: on a machine without persistence mode the first look at a GPU sets it up, and two would get in each
 		// other's way.
 		a.cfg.Telemetry.Run(a.life)
@@ -299,9 +306,8 @@ func (a *Agent) step(name, message string) {
 	a.steps = append(a.steps, agentapi.Step{Name: name, At: a.cfg.Clock.Now(), Message: message})
 }
 
-// findGPUs compares what is there with what was bought, after which engines may start, or never will.
-func (a *Agent) findGPUs() {
-	defer close(a.probed)
+// findGPUs compares what is there with what was bought; on another machine no engine ever starts.
+func (a *Agent) findGPUs() bool {
 	ctx, cancel := within(a.life, a.cfg.Clock, probeTimeout)
 	defer cancel()
 	have, err := a.cfg.Probe(ctx)
@@ -322,13 +328,36 @@ func (a *Agent) findGPUs() {
 	a.mu.Unlock()
 	if failure != nil {
 		a.cfg.Log.Error("GPUs are not what was bought", "exit", failure.Exit, "reason", failure.Message)
-		return
+		return false
 	}
 	message := fmt.Sprintf("%d GPUs", len(have.GPUs))
 	if len(have.GPUs) > 0 {
 		message = fmt.Sprintf("%d × %s, driver %s", len(have.GPUs), have.GPUs[0].Name, have.Driver)
 	}
 	a.step(agentapi.StepGPUsFound, message)
+	return true
+}
+
+// prepare has the Runner make the machine ready for engines.
+func (a *Agent) prepare() {
+	p, ok := a.cfg.Runner.(Preparer)
+	if !ok {
+		return
+	}
+	doing := func(message string) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.preparing = message
+	}
+	failure := p.Prepare(a.life, Progress{Step: a.step, Doing: doing})
+	doing("")
+	if failure == nil || a.life.Err() != nil {
+		return
+	}
+	a.cfg.Log.Error("machine cannot run engines", "step", failure.Step, "exit", failure.Exit, "reason", failure.Message)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.failure = failure
 }
 
 // within is ctx, ended after d on the clock too. The caller calls cancel, which frees what watches the time.

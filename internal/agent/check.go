@@ -133,7 +133,15 @@ func (c CheckConfig) gpus(ctx context.Context) []Finding {
 	return []Finding{gpus, driver}
 }
 
-func (c CheckConfig) engine(context.Context) []Finding {
+func (c CheckConfig) engine(ctx context.Context) []Finding {
+	if c.Boot != nil && c.Boot.Image != "" {
+		r := DockerRunner{Image: c.Boot.Image, GPUs: c.Boot.GPUs.Count > 0, Claim: c.Boot.ClaimUID, Patience: time.Second}
+		found, err := r.findRuntime(ctx, Progress{Doing: func(string) {}})
+		if err != nil {
+			return one("engine", Bad, err.Error(), "the machine's image needs Docker and the NVIDIA Container Toolkit; the controller ends it and rents another")
+		}
+		return one("engine", OK, found+", for engines of "+c.Boot.Image, "")
+	}
 	command := c.Command
 	if command == nil {
 		command = DefaultCommand()

@@ -26,6 +26,9 @@ type reason struct {
 // reasons in order: the first that any line matches wins, since one failure's text quotes another's words (a missing
 // repository's speaks of gated ones, and every engine failure ends in the same RuntimeError).
 var reasons = []reason{
+	// Docker's own words, before an engine has any.
+	{agentapi.ExitNoEngine, regexp.MustCompile(`^docker: Error response from daemon: .*exec: "[^"]*": (executable file not found|stat |permission denied)`)},
+	{agentapi.ExitNoRuntime, regexp.MustCompile(`^docker: (Error response from daemon|Cannot connect to the Docker daemon|.*permission denied while trying to connect)`)},
 	{agentapi.ExitWeightsDenied, regexp.MustCompile(`GatedRepoError|trying to access a gated repo|403 Client Error|403 Forbidden`)},
 	{agentapi.ExitWeightsNotFound, regexp.MustCompile(`(Repository|Revision|Entry)NotFoundError|404 Client Error|not a valid model identifier`)},
 	{agentapi.ExitWeightsDenied, regexp.MustCompile(`401 Client Error|401 Unauthorized|Invalid user token|LocalTokenNotFoundError`)},

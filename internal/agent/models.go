@@ -125,7 +125,12 @@ func (a *Agent) forget(u *unit) {
 func (a *Agent) starts() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return (a.failure == nil || a.failure.Step != agentapi.StepGPUsFound) && !a.draining
+	return (a.failure == nil || !ofMachine(a.failure.Step)) && !a.draining
+}
+
+// ofMachine reports a step without which no engine can be started at all.
+func ofMachine(step string) bool {
+	return step == agentapi.StepGPUsFound || step == agentapi.StepRuntimeFound || step == agentapi.StepImagePulled
 }
 
 // startOf is what an engine that starts now is started with.
@@ -244,6 +249,9 @@ func (a *Agent) status() agentapi.Status {
 // info is the unit as others see it. The agent is locked.
 func (u *unit) info() agentapi.ModelInfo {
 	state, message := u.state, u.message
+	if state == agentapi.StatePending && message == "" {
+		message = u.agent.preparing
+	}
 	if u.retiring || u.agent.closed() && state == agentapi.StateReady {
 		state = agentapi.StateDraining
 	}

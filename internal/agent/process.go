@@ -52,27 +52,37 @@ func (r ProcessRunner) Start(spec EngineSpec) (Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	words := slices.Clone(spec.Command)
-	for i := range words {
-		words[i] = strings.ReplaceAll(words[i], PortWord, strconv.Itoa(port))
-	}
+	words := onPort(spec.Command, port)
 	path, err := exec.LookPath(words[0])
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoEngine, err)
 	}
 	//nolint:noctx // An engine's life is its unit's, which calls Stop; no call's context bounds it.
-	p := &process{cmd: exec.Command(path, words[1:]...), clock: r.Clock, done: make(chan struct{}),
-		mark: envRun + "=" + rand.Text(), transport: loopback(net.JoinHostPort(loopbackHost, strconv.Itoa(port)))}
-	if p.clock == nil {
-		p.clock = RealClock()
-	}
+	p := newProcess(exec.Command(path, words[1:]...), port, r.Clock)
 	p.cmd.Args[0] = words[0]
 	p.cmd.Env = append(r.environ(spec.Env), p.mark)
-	p.cmd.SysProcAttr = childAttr()
 	if err := p.start(spec.Log); err != nil {
 		return nil, err
 	}
 	return p, nil
+}
+
+func newProcess(cmd *exec.Cmd, port int, clock Clock) *process {
+	if clock == nil {
+		clock = RealClock()
+	}
+	cmd.SysProcAttr = childAttr()
+	return &process{cmd: cmd, clock: clock, done: make(chan struct{}), mark: envRun + "=" + rand.Text(),
+		transport: loopback(net.JoinHostPort(loopbackHost, strconv.Itoa(port)))}
+}
+
+// onPort is a command with the port in its place.
+func onPort(command []string, port int) []string {
+	words := slices.Clone(command)
+	for i := range words {
+		words[i] = strings.ReplaceAll(words[i], PortWord, strconv.Itoa(port))
+	}
+	return words
 }
 
 // start runs the process and, until it has ended, a goroutine on a thread of its own: the kernel takes the death of the
@@ -161,14 +171,18 @@ func (p *process) Stop(ctx context.Context, grace time.Duration) {
 	}
 }
 
-// environ is the inherited environment with what is added, without what engines must not see.
 func (r ProcessRunner) environ(add map[string]string) []string {
 	inherited := os.Environ
 	if r.Environ != nil {
 		inherited = r.Environ
 	}
+	return environ(inherited(), add)
+}
+
+// environ is the inherited environment with what is added, without what engines must not see.
+func environ(inherited []string, add map[string]string) []string {
 	var out []string
-	for _, entry := range inherited() {
+	for _, entry := range inherited {
 		key, _, _ := strings.Cut(entry, "=")
 		if _, replaced := add[key]; !replaced && !forbidden(key) {
 			out = append(out, entry)

@@ -26,11 +26,17 @@ import (
 // program runs the real gpuscale-agent with one model that is ready, and returns its process and its engine's id.
 func (w *world) program(command func(name string) *exec.Cmd, env ...string) (*worker, *exec.Cmd, *bytes.Buffer) {
 	w.t.Helper()
+	return w.programOf(w.boot(), command, env...)
+}
+
+// programOf is program with boot data of the test's own.
+func (w *world) programOf(boot agentapi.Boot, command func(name string) *exec.Cmd, env ...string) (*worker, *exec.Cmd, *bytes.Buffer) {
+	w.t.Helper()
 	l := must(net.Listen("tcp", "127.0.0.1:0"))
 	endpoint := l.Addr().String()
 	_ = l.Close()
 	c := command(filepath.Join(bin, "gpuscale-agent"))
-	data := base64.StdEncoding.EncodeToString(must(json.Marshal(w.boot())))
+	data := base64.StdEncoding.EncodeToString(must(json.Marshal(boot)))
 	c.Env = append(os.Environ(), agentapi.EnvBoot+"="+data, agentapi.EnvListen+"="+endpoint)
 	c.Env = append(c.Env, env...)
 	var output bytes.Buffer

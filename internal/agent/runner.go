@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/munhq/gpuscale/internal/agentapi"
 )
 
 // Runner starts engines, as processes or otherwise. It is safe for concurrent use.
@@ -16,8 +18,25 @@ type Runner interface {
 	Start(spec EngineSpec) (Engine, error)
 }
 
-// ErrNoEngine says that the machine lacks the engine's program.
-var ErrNoEngine = errors.New("engine program not found")
+// Preparer is a Runner that has to make the machine ready before its first engine.
+type Preparer interface {
+	// Prepare returns when engines can be started, nil, or says why they never can be, or why it gave up when ctx ended.
+	Prepare(ctx context.Context, report Progress) *agentapi.Failure
+}
+
+// Progress is where a Preparer says how far it is.
+type Progress struct {
+	// Step records a boot step that was reached.
+	Step func(name, message string)
+	// Doing says, for people, what is being waited for.
+	Doing func(message string)
+}
+
+// ErrNoEngine says that the machine lacks the engine's program, ErrNoRuntime that it lacks what runs it.
+var (
+	ErrNoEngine  = errors.New("engine program not found")
+	ErrNoRuntime = errors.New("no container runtime")
+)
 
 // PortWord stands in a command for the loopback port that the Runner chooses.
 const PortWord = "{port}"

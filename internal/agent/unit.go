@@ -120,8 +120,11 @@ func (u *unit) live() (agentapi.Failure, time.Duration) {
 
 func (u *unit) notStarted(err error) agentapi.Failure {
 	exit := agentapi.ExitCrashed
-	if errors.Is(err, ErrNoEngine) {
+	switch {
+	case errors.Is(err, ErrNoEngine):
 		exit = agentapi.ExitNoEngine
+	case errors.Is(err, ErrNoRuntime):
+		exit = agentapi.ExitNoRuntime
 	}
 	return agentapi.Failure{Step: agentapi.StepDownloading, Exit: exit, Message: shorten(err.Error(), maxMessage)}
 }

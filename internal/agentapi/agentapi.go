@@ -113,7 +113,7 @@ type Status struct {
 	// BootID changes when the agent restarts: the desired models must then be put again.
 	BootID string `json:"bootID"`
 	Steps  []Step `json:"steps"`
-	// Failure is set when the agent can never serve (GPU mismatch, no driver, no engine).
+	// Failure is set when the agent can never serve (GPU mismatch, no driver, no Docker, no engine).
 	Failure *Failure    `json:"failure,omitempty"`
 	GPUs    []GPU       `json:"gpus"`
 	Driver  string      `json:"driver,omitempty"`
@@ -138,14 +138,17 @@ type Step struct {
 	Message string    `json:"message,omitempty"`
 }
 
-// Names of boot steps, in order. The per-model steps carry the model in the message.
+// Names of boot steps, in order. The per-model steps carry the model in the message. RuntimeFound and ImagePulled are of
+// machines that run engines in containers.
 const (
-	StepBooted      = "Booted"
-	StepGPUsFound   = "GPUsFound"
-	StepDownloading = "Downloading"
-	StepLoading     = "Loading"
-	StepWarmed      = "Warmed"
-	StepReady       = "Ready"
+	StepBooted       = "Booted"
+	StepGPUsFound    = "GPUsFound"
+	StepRuntimeFound = "RuntimeFound"
+	StepImagePulled  = "ImagePulled"
+	StepDownloading  = "Downloading"
+	StepLoading      = "Loading"
+	StepWarmed       = "Warmed"
+	StepReady        = "Ready"
 )
 
 // Failure says which step failed and how.
@@ -160,6 +163,7 @@ type Failure struct {
 const (
 	ExitNoDriver        = "NoDriver"
 	ExitGPUMismatch     = "GPUMismatch"
+	ExitNoRuntime       = "NoRuntime"
 	ExitNoEngine        = "NoEngine"
 	ExitBadArgument     = "BadArgument"
 	ExitOutOfMemory     = "OutOfMemory"

@@ -16,6 +16,7 @@ import (
 	"github.com/munhq/gpuscale/internal/agentapi"
 	"github.com/munhq/gpuscale/internal/bootstrap"
 	"github.com/munhq/gpuscale/internal/bootstrap/boottest"
+	"github.com/munhq/gpuscale/internal/cloudsim/body"
 	"github.com/munhq/gpuscale/pkg/provider"
 )
 
@@ -206,6 +207,15 @@ func TestAVMWithoutAnAgentSaysSoAndTurnsItselfOff(t *testing.T) {
 	}
 	if out, code := m.boot(t, served(t, params())); code != bootstrap.ExitNoSystemd {
 		t.Errorf("without systemd: exit %d, %q", code, out)
+	}
+}
+
+// TestBodiesReadTheScript: the simulated machine finds the boot data where the script has them.
+func TestBodiesReadTheScript(t *testing.T) {
+	spec := body.Spec{UserData: must(bootstrap.VM(params())).UserData}
+	boot, err := agentpkg.DecodeBoot(spec.BootData())
+	if err != nil || boot.ClaimUID != params().Boot.ClaimUID || boot.Image != params().Image {
+		t.Errorf("%+v, %v", boot, err)
 	}
 }
 

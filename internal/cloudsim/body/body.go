@@ -5,6 +5,7 @@ package body
 
 import (
 	"context"
+	"strings"
 	"time"
 )
 
@@ -28,7 +29,7 @@ type Spec struct {
 	Image   string
 	Command []string
 	Env     map[string]string
-	// UserData is the VM's start-up document; empty for containers.
+	// UserData is the VM's start-up document; empty for containers. Bodies do not run it: BootData reads it.
 	UserData string
 	// Port is the one TCP port that the tenant asked to publish; zero when none.
 	Port int
@@ -36,6 +37,21 @@ type Spec struct {
 	// its tenant those and only the body knows them.
 	PortEnv, HostEnv []string
 	GPU              GPU
+}
+
+// bootMark ends the line before the boot data in a VM's start-up script, as internal/bootstrap writes it.
+const bootMark = "<<'BOOT'"
+
+// BootData are the boot data with which the tenant starts its agent: the variable GPUSCALE_BOOT, or what the start-up
+// script writes to the agent's file. Empty: it starts none.
+func (s Spec) BootData() string {
+	if data := s.Env["GPUSCALE_BOOT"]; data != "" || s.UserData == "" {
+		return data
+	}
+	_, after, _ := strings.Cut(s.UserData, bootMark)
+	_, after, _ = strings.Cut(after, "\n")
+	data, _, _ := strings.Cut(after, "\n")
+	return data
 }
 
 // ExitInfo says how a body ended.

@@ -17,6 +17,7 @@ import (
 var culprits = map[string]v1alpha1.Culprit{
 	agentapi.ExitNoDriver:        v1alpha1.CulpritOffer,
 	agentapi.ExitGPUMismatch:     v1alpha1.CulpritOffer,
+	agentapi.ExitNoRuntime:       v1alpha1.CulpritOffer,
 	agentapi.ExitNoEngine:        v1alpha1.CulpritPool,
 	agentapi.ExitBadArgument:     v1alpha1.CulpritWorkload,
 	agentapi.ExitOutOfMemory:     v1alpha1.CulpritWorkload,
@@ -76,17 +77,20 @@ func (v *visit) restCulprit(ctx context.Context, f v1alpha1.Failure) {
 }
 
 // strikes reports a failure that can be the model's fault. One that has served was brought down by its machine, a price
-// was the host's, and so is a GPU that is missing or another one, on however many machines in a row, and an announced
-// interruption.
+// was the host's, and so is a GPU that is missing or another one and an image without Docker, on however many machines in a
+// row, and an announced interruption.
 func (v *visit) strikes(f v1alpha1.Failure) bool {
 	return !v.served() && f.Step != "Purchase" && f.Step != "Notice" && f.Reason != v1alpha1.ReasonOverPriced &&
-		f.Reason != v1alpha1.ReasonGPUMismatch
+		f.Reason != v1alpha1.ReasonGPUMismatch && f.Reason != v1alpha1.ReasonMachineUnfit
 }
 
 // reasonOf is the failure's reason for an exit that ends the agent.
 func reasonOf(exit string) string {
-	if exit == agentapi.ExitGPUMismatch || exit == agentapi.ExitNoDriver {
+	switch exit {
+	case agentapi.ExitGPUMismatch, agentapi.ExitNoDriver:
 		return v1alpha1.ReasonGPUMismatch
+	case agentapi.ExitNoRuntime:
+		return v1alpha1.ReasonMachineUnfit
 	}
 	return v1alpha1.ReasonModelFailed
 }

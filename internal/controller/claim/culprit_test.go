@@ -94,6 +94,7 @@ func TestCulprits(t *testing.T) {
 	want := map[string]rests{
 		agentapi.ExitNoDriver:        host,
 		agentapi.ExitGPUMismatch:     host,
+		agentapi.ExitNoRuntime:       host,
 		agentapi.ExitCrashed:         offer,
 		agentapi.ExitTimeout:         offer,
 		agentapi.ExitWarmupFailed:    offer,

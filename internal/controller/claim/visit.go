@@ -68,7 +68,7 @@ func (v *visit) note(condition string, status metav1.ConditionStatus, reason, me
 var warnings = []string{
 	v1alpha1.ReasonCreateUnclear, v1alpha1.ReasonOverPriced, v1alpha1.ReasonDiedWhileBooting,
 	v1alpha1.ReasonInstanceLost, v1alpha1.ReasonInstanceStopped, v1alpha1.ReasonBootTimeout,
-	v1alpha1.ReasonAgentUnreachable, v1alpha1.ReasonGPUMismatch, v1alpha1.ReasonModelFailed,
+	v1alpha1.ReasonAgentUnreachable, v1alpha1.ReasonGPUMismatch, v1alpha1.ReasonMachineUnfit, v1alpha1.ReasonModelFailed,
 	v1alpha1.ReasonInterrupted, v1alpha1.ReasonInterruptionNotice, v1alpha1.ReasonRebalanceRecommended,
 	v1alpha1.ReasonLeaseExpired, v1alpha1.ReasonDrainTimeout, v1alpha1.ReasonDestroyFailed,
 	v1alpha1.ReasonCredentialsUnavailable, v1alpha1.ReasonOtherAccount, v1alpha1.ReasonProviderUnavailable,

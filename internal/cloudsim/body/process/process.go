@@ -3,8 +3,9 @@
 // PATH with `vllm` and `nvidia-smi` on it, the provider's variables and the tenant's, and nothing of the parent's
 // environment.
 //
-// It does not run the image or the tenant's command: fetching the agent is tested elsewhere. A tenant that does not send
-// GPUSCALE_BOOT is treated like one whose command fails.
+// It does not run the image, the tenant's command or its start-up script: fetching the agent is tested elsewhere. A tenant
+// that sends no boot data is treated like one whose command fails. The agent of a virtual machine finds a simulated Docker
+// on its PATH, and whoever powers the machine off ends the body.
 package process
 
 import (
@@ -25,7 +26,7 @@ import (
 
 // Options say what bodies are made of.
 type Options struct {
-	// Agent and VLLM are the paths of the gpuscale-agent and vllm-sim programs.
+	// Agent and VLLM are the paths of the gpuscale-agent and vllm-sim programs; the latter is the simulated Docker too.
 	Agent, VLLM string
 	// Root is an existing folder in which every instance gets one of its own.
 	Root string
@@ -42,6 +43,8 @@ const (
 	listenVariable = "GPUSCALE_LISTEN"
 	loopback       = "127.0.0.1"
 	defaultLog     = 1 << 20
+	// powerOff ends the agent that asks for it, and so the body.
+	powerOff = "#!/bin/sh\nkill -KILL $PPID\n"
 )
 
 // Factory starts process bodies.
@@ -78,7 +81,7 @@ func (f *Factory) Start(ctx context.Context, s body.Spec) (body.Body, error) {
 		return nil, err
 	}
 	b := &Body{dir: dir, logs: logs, done: make(chan struct{}), freePort: f.ports.free}
-	if s.Env[bootVariable] == "" {
+	if s.BootData() == "" {
 		b.refuse("bash: " + bootVariable + ": parameter not set")
 		return b, nil
 	}
@@ -105,9 +108,16 @@ func (f *Factory) furnish(dir string, gpu body.GPU) error {
 			return err
 		}
 	}
-	vllm := filepath.Join(dir, "bin", "vllm")
-	if err := os.Symlink(f.opts.VLLM, vllm); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
+	for _, name := range []string{"vllm", "docker"} {
+		if err := os.Symlink(f.opts.VLLM, filepath.Join(dir, "bin", name)); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+	}
+	// The agent's parent's machine is not the agent's to turn off.
+	for _, name := range []string{"systemctl", "shutdown", "poweroff"} {
+		if err := os.WriteFile(filepath.Join(dir, "bin", name), []byte(powerOff), 0o700); err != nil { //nolint:gosec // It is a program.
+			return err
+		}
 	}
 	return writeSMI(filepath.Join(dir, "bin"), gpu)
 }
@@ -131,6 +141,7 @@ func (f *Factory) environment(dir string, port int, s body.Spec) []string {
 	env["HF_HOME"] = filepath.Join(dir, "root", ".cache", "huggingface")
 	env["HF_HUB_OFFLINE"] = "1" // Simulated models are on no Hub.
 	env["TMPDIR"] = filepath.Join(dir, "tmp")
+	env[bootVariable] = s.BootData()
 	env[listenVariable] = fmt.Sprintf("%s:%d", loopback, port)
 	out := make([]string, 0, len(env))
 	for _, k := range slices.Sorted(maps.Keys(env)) {

@@ -59,7 +59,7 @@ func New(o Options) *Factory {
 // Start runs an agent in this process. The context's end kills it.
 func (f *Factory) Start(ctx context.Context, s body.Spec) (body.Body, error) {
 	b := &Body{logs: &tail{most: f.opts.LogBytes}, done: make(chan struct{})}
-	if s.Env[agentapi.EnvBoot] == "" {
+	if s.BootData() == "" {
 		b.refuse(exitFailure, "bash: "+agentapi.EnvBoot+": parameter not set")
 		return b, nil
 	}
@@ -83,7 +83,7 @@ func (f *Factory) Start(ctx context.Context, s body.Spec) (body.Body, error) {
 
 // furnish gives a body its agent.
 func (f *Factory) furnish(b *Body, s body.Spec) error {
-	boot, err := agent.DecodeBoot(s.Env[agentapi.EnvBoot])
+	boot, err := agent.DecodeBoot(s.BootData())
 	if err != nil {
 		return fmt.Errorf("boot data in %s: %w", agentapi.EnvBoot, err)
 	}
