@@ -184,6 +184,11 @@ func Run(t *testing.T, newHarness NewHarness) {
 // Try runs one case and returns what it complained of, nil if the driver passed. It is how a test shows that a case
 // catches what it is there to catch.
 func Try(ctx context.Context, c Case, newHarness NewHarness) []string {
+	return Attempt(ctx, func(t T) { c.Check(t, newHarness(t, c)) })
+}
+
+// Attempt runs f, and what f had for its end, and returns what f complained of. A panic is a complaint.
+func Attempt(ctx context.Context, f func(T)) []string {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &recorder{ctx: ctx}
 	done := make(chan struct{})
@@ -194,7 +199,7 @@ func Try(ctx context.Context, c Case, newHarness NewHarness) []string {
 				r.Errorf("panic: %v", p)
 			}
 		}()
-		c.Check(r, newHarness(r, c))
+		f(r)
 	}()
 	<-done
 	cancel()
