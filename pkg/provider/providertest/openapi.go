@@ -211,10 +211,20 @@ func (o *OpenAPI) undocumented(where string, r *http.Request, body []byte, route
 		return
 	}
 	for name := range fields {
-		if media.Schema.Value.Properties[name] == nil {
+		if !describes(media.Schema, name) {
 			o.find("%s: request: field %s is not described", where, name)
 		}
 	}
+}
+
+// describes reports whether a schema, or one that it is composed of, has a property.
+func describes(schema *openapi3.SchemaRef, name string) bool {
+	if schema == nil || schema.Value == nil {
+		return false
+	}
+	s := schema.Value
+	return s.Properties[name] != nil || slices.ContainsFunc(slices.Concat(s.AllOf, s.AnyOf, s.OneOf),
+		func(part *openapi3.SchemaRef) bool { return describes(part, name) })
 }
 
 // report takes an error of the validator apart.
