@@ -71,7 +71,9 @@ func (a answering) RoundTrip(*http.Request) (*http.Response, error) {
 
 // TestTheDescriptionCatches what a driver could get wrong, so that silence above means something.
 func TestTheDescriptionCatches(t *testing.T) {
-	pod := func(change string) string { return `{"name":"a","image":"b:c","gpu":{"id":"NVIDIA L4","count":1}` + change + `}` }
+	pod := func(change string) string {
+		return `{"name":"a","image":"b:c","gpu":{"id":"NVIDIA L4","count":1}` + change + `}`
+	}
 	for _, c := range []struct{ method, url, body, want string }{
 		{"GET", "/v2/catalog/gpus?count=0&include=AVAILABILITY&product=POD", "", "request: "},
 		{"GET", "/v2/catalog/gpus?cloud=ALL", "", "request: "},
