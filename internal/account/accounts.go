@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	"k8s.io/utils/clock"
 
 	"github.com/munhq/gpuscale/internal/offers"
@@ -70,6 +71,8 @@ type Accounts struct {
 	byPrint map[string]*Account
 	latest  map[source]*Account
 	given   map[source]time.Time
+	// reads are those under way for Recent.
+	reads singleflight.Group
 }
 
 // source is a Ref that can be a key; the zero SecretRef is the environment.
@@ -123,7 +126,8 @@ func (a *Accounts) For(ctx context.Context, ref Ref) (*Account, error) {
 const recentAge = time.Second
 
 // Recent is For, except that credentials which were read at most a second ago are not read again: for callers that ask
-// for many claims. A key that is replaced or taken away is noticed that much later.
+// for many claims. A key that is replaced or taken away is noticed that much later. Callers that come while a Secret is
+// being read share what was read.
 func (a *Accounts) Recent(ctx context.Context, ref Ref) (*Account, error) {
 	a.mu.Lock()
 	acc, at := a.latest[ref.source()], a.given[ref.source()]
@@ -131,8 +135,25 @@ func (a *Accounts) Recent(ctx context.Context, ref Ref) (*Account, error) {
 	if acc != nil && a.options.Clock.Now().Sub(at) <= recentAge {
 		return acc, nil
 	}
-	return a.For(ctx, ref)
+	// A caller that stops waiting ends nobody else's read.
+	read := a.reads.DoChan(fmt.Sprint(ref.source()), func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
+		defer cancel()
+		return a.For(ctx, ref)
+	})
+	select {
+	case <-ctx.Done():
+		return nil, fmt.Errorf("credentials of %s: %w", ref.Provider, ctx.Err())
+	case got := <-read:
+		if got.Err != nil {
+			return nil, got.Err
+		}
+		return got.Val.(*Account), nil //nolint:forcetypeassert // It is what For returned.
+	}
 }
+
+// readTimeout bounds one shared read of a Secret.
+const readTimeout = 10 * time.Second
 
 // Latest is the account that For last gave for ref, if it is still open: what to end a rental with when its Secret is
 // gone or empty now. It is lost with the process.

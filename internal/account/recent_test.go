@@ -2,6 +2,9 @@ package account
 
 import (
 	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,6 +43,50 @@ func TestRecentReadsOnceAMoment(t *testing.T) {
 		}
 		a.Close(first)
 		a.Close(second)
+		end()
+		synctest.Wait()
+	})
+}
+
+func TestRecentIsReadOnceForAllWhoCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		life, end := context.WithCancel(t.Context())
+		w := &world{secrets: map[string]map[string][]byte{"ns/a": secret("VASTAI_API_KEY", "one")}}
+		o := w.options()
+		var reads atomic.Int32
+		answer, next := make(chan struct{}), o.Secrets
+		o.Secrets = func(ctx context.Context, ns, name string) (map[string][]byte, error) {
+			reads.Add(1)
+			<-answer
+			return next(ctx, ns, name)
+		}
+		a := New(life, o)
+		hasty, leave := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := a.Recent(hasty, vast("a")); !errors.Is(err, context.Canceled) {
+				t.Errorf("who stopped waiting is told %v", err)
+			}
+		})
+		synctest.Wait()
+		for range 32 {
+			wg.Go(func() {
+				if _, err := a.Recent(t.Context(), vast("a")); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		close(answer)
+		wg.Wait()
+		if n := reads.Load(); n != 1 {
+			t.Errorf("33 who came together read %d times", n)
+		}
+		for _, acc := range a.All() {
+			a.Close(acc)
+		}
 		end()
 		synctest.Wait()
 	})
