@@ -30,7 +30,7 @@ controlplane: ## Build the local Kubernetes once (some minutes) and print its fo
 ##### Check
 
 .PHONY: test
-test: ## Run every test, with the race detector; gets what it needs itself.
+test: ## Run every test, nearly all with the race detector; gets what it needs itself.
 	@hack/test.sh
 
 .PHONY: lint
