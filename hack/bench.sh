@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source hack/need.sh
 
-need go git awk
+need go git awk nginx
 need_go
 hack/controlplane.sh >/dev/null
 exec go run ./internal/bench/cmd "$@"

@@ -22,12 +22,14 @@ need() {
 			go) echo "missing: go; install Go from https://go.dev/dl" >&2; exit 1 ;;
 			initdb) packages+=(postgresql) && no_cluster ;;
 			systemd-analyze) packages+=(systemd) ;;
+			nginx) packages+=(nginx) && no_start ;;
 			*) packages+=("$p") ;;
 			esac
 		done
 		echo "== installing ${packages[*]}"
 		{ DEBIAN_FRONTEND=noninteractive apt-get install -qq -y "${packages[@]}" ||
 			{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y "${packages[@]}"; }; } >/dev/null 2>&1 || true
+		may_start
 		for p in "${missing[@]}"; do
 			have "$p" || { echo "missing: $p, and its package could not be installed" >&2; exit 1; }
 		done
@@ -44,6 +46,17 @@ no_cluster() {
 	mkdir -p "$dir"
 	echo "create_main_cluster = false" >"$dir/gpuscale.conf"
 }
+
+# Kept by Debian's packages: where it says 101, installing one starts no server.
+policy=/usr/sbin/policy-rc.d
+
+# no_start keeps nginx, when its package is installed, from being started. A policy that is there is left alone.
+no_start() {
+	[ -e "$policy" ] || install -m 755 <(printf '#!/bin/sh\nexit 101 # gpuscale, for one package\n') "$policy"
+}
+
+# may_start takes the policy of no_start away again.
+may_start() { if grep -qs 'gpuscale, for one package' "$policy"; then rm "$policy"; fi; }
 
 # need_go: the Go in the PATH must be able to build this module, by itself or by fetching the toolchain in go.mod.
 need_go() {

@@ -43,4 +43,16 @@ var groups = []Group{
 		{Name: "workers.memory", Unit: "MB", Most: 400},
 		{Name: "workers.exposed", Unit: "MB"},
 	}},
+	{Name: "gateway", Package: "./cmd/gpuscale", Test: "TestGatewayFigures", Figures: []Spec{
+		{Name: "gateway.direct.p50", Unit: "µs"},
+		{Name: "gateway.direct.p99", Unit: "µs"},
+		{Name: "gateway.added.p50", Unit: "µs", Most: 200},
+		{Name: "gateway.added.p99", Unit: "µs", Most: 2000},
+		{Name: "gateway.cpu", Unit: "µs"},
+		{Name: "gateway.nginx.added.p50", Unit: "µs"},
+		{Name: "gateway.nginx.added.p99", Unit: "µs"},
+		{Name: "gateway.nginx.cpu", Unit: "µs"},
+		{Name: "gateway.cpu.nginx", Unit: "×", Most: 2.5},
+		{Name: "gateway.streams.memory", Unit: "MB", Most: 200},
+	}},
 }

@@ -148,8 +148,8 @@ func writeJSON(w http.ResponseWriter, status int, value any) {
 	_, _ = w.Write(text)
 }
 
-// answerError is how the proxy ends a request that no worker answered. A client that left gets nothing.
-func answerError(w http.ResponseWriter, _ *http.Request, err error) {
+// answerError ends a request that no worker answered. A client that left gets nothing.
+func answerError(w http.ResponseWriter, err error) {
 	var e *apiError
 	if errors.As(err, &e) {
 		write(w, e)

@@ -1,16 +1,15 @@
 package gateway
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"strings"
 	"sync/atomic"
 
 	"go.opentelemetry.io/otel/trace"
@@ -25,7 +24,6 @@ const (
 	maxLost = 3
 	// drainBytes of a refusal are read, so that its connection can be used again.
 	drainBytes = 4 << 10
-	peekBytes  = 4 << 10
 )
 
 // What of a request goes to a worker and what of an answer to the client. Hosts are not trusted with keys and cookies,
@@ -48,29 +46,8 @@ type exchange struct {
 	lease *registry.Lease
 	span  trace.Span // of the attempt at the lease's worker; nil without tracing
 	wait  wait
-}
-
-type exchangeKey struct{}
-
-// attach gives the proxy a request that carries e and nothing else that matters.
-func (e *exchange) attach(r *http.Request) *http.Request {
-	r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, e))
-	r.Body, r.ContentLength, r.Header = nil, 0, http.Header{}
-	return r
-}
-
-// roundTripper lets the proxy send an exchange as if to one server.
-type roundTripper struct{}
-
-// RoundTrip returns the answer of a worker with its first byte at hand, or an *apiError, or the context's error when the
-// client left.
-func (roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
-	e, ok := r.Context().Value(exchangeKey{}).(*exchange)
-	if !ok {
-		return nil, errors.New("gateway: a request without its exchange")
-	}
-	//nolint:contextcheck // Its context is the client's, without what the proxy hung on it: see try.
-	return e.send()
+	// buffer is what the answer is read with; nil before there is one.
+	buffer *[]byte
 }
 
 func (e *exchange) release() {
@@ -206,7 +183,6 @@ func (e *exchange) try() (*http.Response, *failure) {
 		return nil, &failure{kind: "unreachable", err: err}
 	}
 	var reused, sent atomic.Bool
-	// Not the proxy's context: it would pass the worker's informational answers on, headers and all.
 	ctx := httptrace.WithClientTrace(span, &httptrace.ClientTrace{
 		GotConn:      func(c httptrace.GotConnInfo) { reused.Store(c.Reused) },
 		WroteHeaders: func() { sent.Store(true) },
@@ -271,13 +247,13 @@ func (e *exchange) open(response *http.Response) (*http.Response, error) {
 	stream := isStream(response)
 	body := response.Body
 	if response.StatusCode == http.StatusOK {
-		reader := bufio.NewReaderSize(body, peekBytes)
-		_, err := reader.Peek(1)
+		e.takeBuffer(stream)
+		n, err := first(body, *e.buffer)
 		// An answer may be empty, a stream cannot: vLLM sends a stream's headers before it even queues the request.
-		if err != nil && (stream || !errors.Is(err, io.EOF)) {
+		if n == 0 && err != nil && (stream || !errors.Is(err, io.EOF)) {
 			return nil, err
 		}
-		body = readCloser{reader, body}
+		body = &begun{ReadCloser: body, first: (*e.buffer)[:n], err: err}
 	}
 	answer := &http.Response{
 		StatusCode: response.StatusCode, ProtoMajor: 1, ProtoMinor: 1,
@@ -286,6 +262,7 @@ func (e *exchange) open(response *http.Response) (*http.Response, error) {
 	switch {
 	case stream:
 		answer.Header.Del("Content-Length") // A stream that breaks gets longer.
+		answer.ContentLength = -1
 		answer.Body = e.stream(body)
 	case response.StatusCode == http.StatusOK:
 		answer.Body = e.whole(body)
@@ -298,9 +275,13 @@ func (e *exchange) open(response *http.Response) (*http.Response, error) {
 }
 
 func isStream(response *http.Response) bool {
-	kind, _, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
-	return err == nil && kind == "text/event-stream" && response.StatusCode == http.StatusOK &&
-		response.Header.Get("Content-Encoding") == ""
+	return response.StatusCode == http.StatusOK && isEventStream(response.Header) && response.Header.Get("Content-Encoding") == ""
+}
+
+// isEventStream tells whether an answer with these headers is a stream of server-sent events.
+func isEventStream(h http.Header) bool {
+	kind, _, _ := strings.Cut(h.Get("Content-Type"), ";")
+	return strings.EqualFold(strings.TrimSpace(kind), "text/event-stream")
 }
 
 // reason is the agent's mark if it is one of the known ones: it goes into an answer, and a worker's words do not.
@@ -320,9 +301,4 @@ func pick(from http.Header, names []string) http.Header {
 		}
 	}
 	return to
-}
-
-type readCloser struct {
-	io.Reader
-	io.Closer
 }

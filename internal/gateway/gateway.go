@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httputil"
 	"sync/atomic"
 	"time"
 
@@ -76,10 +76,10 @@ type Gateway struct {
 	metrics *metrics
 	tracing tracing
 	handler http.Handler
-	proxy   *httputil.ReverseProxy
 	server  *http.Server
 	tally   *tally
 	room    *room
+	access  slog.Handler
 	ending  atomic.Bool
 	end     context.CancelCauseFunc
 }
@@ -120,17 +120,10 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	cfg.Keys = nil
 	g := &Gateway{cfg: cfg, keys: keys, metrics: newMetrics(cfg.Registry, keys), tracing: newTracing(cfg.Traces), tally: newTally(),
-		room: &room{maxHeld: cfg.MaxHeld, maxBytes: cfg.MaxHeldBytes}}
+		room: &room{maxHeld: cfg.MaxHeld, maxBytes: cfg.MaxHeldBytes}, access: logr.ToSlogHandler(cfg.Log)}
 	ctx, end := context.WithCancelCause(context.Background())
 	g.end = end
 	quiet := log.New(io.Discard, "", 0) // The access log has the outcome; theirs may quote a peer.
-	g.proxy = &httputil.ReverseProxy{
-		Transport:    roundTripper{},
-		Rewrite:      func(*httputil.ProxyRequest) {}, // roundTripper builds each request from nothing.
-		ErrorHandler: answerError,
-		BufferPool:   newBuffers(),
-		ErrorLog:     quiet,
-	}
 	g.handler = g.routes()
 	g.server = &http.Server{
 		Handler:           g.handler,

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"time"
 )
@@ -74,7 +73,7 @@ func (w *heldWriter) WriteHeader(status int) {
 	case w.status != 0 || status < http.StatusOK:
 	default:
 		w.status = status
-		if kind, _, err := mime.ParseMediaType(w.header.Get("Content-Type")); status != http.StatusOK || err != nil || kind != "text/event-stream" {
+		if status != http.StatusOK || !isEventStream(w.header) {
 			w.aside = &bytes.Buffer{}
 		}
 	}

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -107,6 +106,7 @@ func (e *exchange) done() {
 	e.release()
 	e.unrouted()
 	e.waited(nil)
+	e.giveBuffer()
 }
 
 func (e *exchange) unrouted() {
@@ -291,17 +291,6 @@ func expectedWait(m registry.Model, now time.Time) time.Duration {
 func (a *attempts) again() {
 	clear(a.skip)
 	a.stale, a.staleUsed = "", false
-}
-
-// wantsStream tells whether a body asks for an event stream.
-func wantsStream(path string, body []byte) bool {
-	if !strings.HasSuffix(path, "/completions") {
-		return false
-	}
-	// A map for the reason that modelOf has one.
-	var fields map[string]json.RawMessage
-	var stream bool
-	return json.Unmarshal(body, &fields) == nil && json.Unmarshal(fields["stream"], &stream) == nil && stream
 }
 
 func roomFull(after time.Duration, why string) *apiError {

@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"context"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"time"
@@ -87,6 +89,18 @@ func (g *Gateway) account(pattern string, rec *record, r *http.Request, whole bo
 	g.metrics.duration.WithLabelValues(rec.model).Observe(took.Seconds())
 	g.metrics.count(rec)
 	g.tracing.ended(r.Context(), rec, outcome)
-	g.cfg.Log.Info("request", "route", pattern, "model", rec.model, "worker", rec.worker, "key", rec.key, "status", rec.status,
-		"outcome", outcome, "duration", took.String(), "bytes", rec.bytes, "retries", rec.retries)
+	g.say(r.Context(), pattern, outcome, took, rec)
+}
+
+// say is the log's line of a request. It is every request's, so it goes to the handler without what logr does for calls
+// that may come from anywhere.
+func (g *Gateway) say(ctx context.Context, pattern, outcome string, took time.Duration, rec *record) {
+	if !g.access.Enabled(ctx, slog.LevelInfo) {
+		return
+	}
+	line := slog.NewRecord(g.cfg.Clock.Now(), slog.LevelInfo, "request", 0)
+	line.AddAttrs(slog.String("route", pattern), slog.String("model", rec.model), slog.String("worker", rec.worker),
+		slog.String("key", rec.key), slog.Int("status", rec.status), slog.String("outcome", outcome),
+		slog.String("duration", took.String()), slog.Int64("bytes", rec.bytes), slog.Int("retries", rec.retries))
+	_ = g.access.Handle(ctx, line) // A log that cannot be written to has nobody to tell.
 }

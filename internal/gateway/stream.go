@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"sync"
 )
 
 // eventStream passes server-sent events on unchanged and, when they end without [DONE], adds an error event, so that a
@@ -155,29 +154,4 @@ func (w *lineWatch) boundary() []byte {
 		return []byte("\n")
 	}
 	return nil
-}
-
-// buffers are the proxy's, shared between answers.
-type buffers struct{ pool sync.Pool }
-
-// bufferBytes is many events and few system calls for a large answer.
-const bufferBytes = 16 << 10
-
-func newBuffers() *buffers {
-	return &buffers{pool: sync.Pool{New: func() any { return new([bufferBytes]byte) }}}
-}
-
-// Get returns a buffer.
-func (b *buffers) Get() []byte {
-	if p, ok := b.pool.Get().(*[bufferBytes]byte); ok {
-		return p[:]
-	}
-	return make([]byte, bufferBytes)
-}
-
-// Put takes one of Get's back.
-func (b *buffers) Put(p []byte) {
-	if cap(p) >= bufferBytes {
-		b.pool.Put((*[bufferBytes]byte)(p[:bufferBytes]))
-	}
 }

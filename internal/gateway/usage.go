@@ -2,14 +2,14 @@ package gateway
 
 import (
 	"bytes"
-	"encoding/json"
+	"errors"
 	"io"
+	"strconv"
 )
 
 // usage is what an answer says, or shows, of its tokens.
 type usage struct {
-	Prompt     int64 `json:"prompt_tokens"`
-	Completion int64 `json:"completion_tokens"`
+	prompt, completion int64
 
 	// told: the engine said so. Otherwise events of the stream are counted.
 	told   bool
@@ -25,20 +25,38 @@ func (u *usage) read(text []byte) {
 	if at < 0 {
 		return
 	}
-	var found *usage
-	err := json.NewDecoder(bytes.NewReader(text[at+len(usageKey):])).Decode(&found)
-	if err != nil || found == nil || found.Prompt < 0 || found.Completion < 0 {
-		return
+	prompt, completion := int64(0), int64(0)
+	sound := members(text[at+len(usageKey):], func(name, value []byte) {
+		switch {
+		case isName(name, "prompt_tokens"):
+			prompt = tokens(value)
+		case isName(name, "completion_tokens"):
+			completion = tokens(value)
+		}
+	})
+	if sound && prompt >= 0 && completion >= 0 {
+		u.prompt, u.completion, u.told = prompt, completion, true
 	}
-	u.Prompt, u.Completion, u.told = found.Prompt, found.Completion, true
+}
+
+// tokens is a number of them, negative where the value is none. null is 0, as where it is missing.
+func tokens(value []byte) int64 {
+	if string(value) == "null" {
+		return 0
+	}
+	n, err := strconv.ParseInt(string(value), 10, 64)
+	if err != nil {
+		return -1
+	}
+	return n
 }
 
 // count adds the tokens of a finished request.
 func (m *metrics) count(rec *record) {
 	switch u := rec.usage; {
 	case u.told:
-		m.tokens.WithLabelValues(rec.model, "prompt", "usage").Add(float64(u.Prompt))
-		m.tokens.WithLabelValues(rec.model, "completion", "usage").Add(float64(u.Completion))
+		m.tokens.WithLabelValues(rec.model, "prompt", "usage").Add(float64(u.prompt))
+		m.tokens.WithLabelValues(rec.model, "completion", "usage").Add(float64(u.completion))
 	case u.events > 0:
 		m.tokens.WithLabelValues(rec.model, "completion", "events").Add(float64(u.events))
 	}
@@ -58,6 +76,11 @@ type wholeAnswer struct {
 // Read returns what the worker sent.
 func (a *wholeAnswer) Read(p []byte) (int, error) {
 	n, err := a.body.Read(p)
+	if errors.Is(err, io.EOF) && len(a.tail) == 0 && a.ended != nil { // All of it, most often.
+		a.ended(p[max(0, n-tailBytes):n], err)
+		a.ended = nil
+		return n, err
+	}
 	if n >= tailBytes {
 		a.tail = append(a.tail[:0], p[n-tailBytes:n]...)
 	} else if n > 0 {
