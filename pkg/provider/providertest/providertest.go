@@ -188,7 +188,9 @@ func Try(ctx context.Context, c Case, newHarness NewHarness) []string {
 }
 
 // Attempt runs f, and what f had for its end, and returns what f complained of. A panic is a complaint.
-func Attempt(ctx context.Context, f func(T)) []string {
+func Attempt(ctx context.Context, f func(T)) []string { return attempt(ctx, f).complaints }
+
+func attempt(ctx context.Context, f func(T)) *recorder {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &recorder{ctx: ctx}
 	done := make(chan struct{})
@@ -206,7 +208,7 @@ func Attempt(ctx context.Context, f func(T)) []string {
 	for _, f := range slices.Backward(r.cleanups) {
 		f()
 	}
-	return r.complaints
+	return r
 }
 
 // recorder is a T that keeps what it is told. A case uses it from one goroutine.
@@ -214,6 +216,7 @@ type recorder struct {
 	ctx        context.Context
 	complaints []string
 	cleanups   []func()
+	skipped    bool
 }
 
 // Helper does nothing: complaints carry no line.
@@ -237,7 +240,10 @@ func (r *recorder) Errorf(format string, args ...any) {
 }
 
 // Skipf ends the case's goroutine.
-func (r *recorder) Skipf(string, ...any) { runtime.Goexit() }
+func (r *recorder) Skipf(string, ...any) {
+	r.skipped = true
+	runtime.Goexit()
+}
 
 // Fatalf keeps a complaint and ends the case's goroutine.
 func (r *recorder) Fatalf(format string, args ...any) {

@@ -1,17 +1,21 @@
 package tensordock_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/munhq/gpuscale/internal/cloudsim/body"
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	sim "github.com/munhq/gpuscale/internal/cloudsim/tensordock"
 	"github.com/munhq/gpuscale/pkg/money"
@@ -52,18 +56,22 @@ type harness struct {
 	server    *sim.Server
 	clock     steppedClock
 	good, bad *tensordock.Provider
+	impatient *tensordock.Provider
 	machines  int
+	// booted are the scripts that instances were started with.
+	mu     sync.Mutex
+	booted map[string]string
 }
 
 // newHarness puts the driver in front of the simulated TensorDock, over real connections and in stepped time.
 // wrap, if given, goes around the driver's transport.
 func newHarness(t providertest.T, c providertest.Case, o sim.Options, wrap func(http.RoundTripper) http.RoundTripper) *harness {
 	clock := steppedClock{clocktesting.NewFakeClock(time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC))}
-	h := &harness{t: t, clock: clock}
+	h := &harness{t: t, clock: clock, booted: map[string]string{}}
 	h.market = market.New(market.Config{
 		Seed: 7, Provider: "tensordock", Clock: clock.FakeClock, InstanceID: sim.InstanceID, StableOfferIDs: true,
-		Boot:    market.Boot{Accept: time.Second, Create: time.Second, Load: 30 * time.Second},
-		ListLag: (&tensordock.Provider{}).Capabilities().ListLag,
+		Boot:    market.Boot{Accept: time.Second, Create: time.Second, Load: 100 * time.Second},
+		ListLag: (&tensordock.Provider{}).Capabilities().ListLag, Body: body.FactoryFunc(h.boot),
 	})
 	o.Tokens = []string{goodKey}
 	if c.Concurrent {
@@ -84,13 +92,28 @@ func newHarness(t providertest.T, c providertest.Case, o sim.Options, wrap func(
 	if wrap != nil {
 		transport = wrap(transport)
 	}
-	h.good, h.bad = h.driver(srv.URL, goodKey, transport), h.driver(srv.URL, badKey, transport)
+	h.good, h.bad = h.driver(srv.URL, goodKey, transport, 0), h.driver(srv.URL, badKey, transport, 0)
+	h.impatient = h.driver(srv.URL, goodKey, transport, 250*time.Millisecond)
 	return h
 }
 
-func (h *harness) driver(url, key string, transport http.RoundTripper) *tensordock.Provider {
+// boot notes what a VM is told to run.
+func (h *harness) boot(_ context.Context, s body.Spec) (body.Body, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.booted[s.InstanceID] = s.UserData
+	return body.NewInert(), nil
+}
+
+func (h *harness) script(id string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.booted[id]
+}
+
+func (h *harness) driver(url, key string, transport http.RoundTripper, timeout time.Duration) *tensordock.Provider {
 	p, err := tensordock.New(tensordock.Config{
-		Token: key, BaseURL: url, Transport: transport, Clock: h.clock, RetryMin: time.Millisecond,
+		Token: key, BaseURL: url, Transport: transport, Clock: h.clock, RetryMin: time.Millisecond, Timeout: timeout,
 	})
 	if err != nil {
 		h.t.Fatalf("driver: %v", err)
@@ -142,7 +165,7 @@ func vendorAnswers() map[providertest.Fault]providertest.Answer {
 	say := func(status int, body string) providertest.Answer {
 		return func(w http.ResponseWriter, _ *http.Request, _ perform) { write(w, status, body) }
 	}
-	return map[providertest.Fault]providertest.Answer{
+	answers := map[providertest.Fault]providertest.Answer{
 		providertest.RateLimited:  say(http.StatusTooManyRequests, `{"error":"Too many requests","status":429}`),
 		providertest.NoBalance:    say(http.StatusOK, `{"error":"You need at least $1.00 in your account to deploy this virtual machine","status":400}`),
 		providertest.FailureIn200: say(http.StatusOK, `{"error":"Something went wrong","status":500}`),
@@ -156,6 +179,8 @@ func vendorAnswers() map[providertest.Fault]providertest.Answer {
 				`{"error":"Failed to start the virtual machine","status":500,"data":{"id":%q}}`, made.Data.ID))
 		},
 	}
+	maps.Copy(answers, peculiarAnswers())
+	return answers
 }
 
 func write(w http.ResponseWriter, status int, body string) {
@@ -164,11 +189,12 @@ func write(w http.ResponseWriter, status int, body string) {
 	_, _ = w.Write([]byte(body)) // a client that has left is its own affair
 }
 
-func (h *harness) Driver() provider.Provider       { return h.good }
-func (h *harness) BadKeyDriver() provider.Provider { return h.bad }
-func (h *harness) Secrets() []string               { return []string{goodKey, badKey} }
-func (h *harness) UnusedID() string                { return sim.InstanceID(999_999) }
-func (h *harness) Wait(d time.Duration)            { h.clock.Step(d) }
+func (h *harness) Driver() provider.Provider          { return h.good }
+func (h *harness) BadKeyDriver() provider.Provider    { return h.bad }
+func (h *harness) ImpatientDriver() provider.Provider { return h.impatient }
+func (h *harness) Secrets() []string                  { return []string{goodKey, badKey} }
+func (h *harness) UnusedID() string                   { return sim.InstanceID(999_999) }
+func (h *harness) Wait(d time.Duration)               { h.clock.Step(d) }
 
 // AddOffers adds hosts, every other one without an address to give away, each with memory for one offer.
 func (h *harness) AddOffers(n int) {
@@ -205,14 +231,20 @@ func (h *harness) TakeOffer(id string) {
 }
 
 func (h *harness) Start(id string) {
-	for range 120 {
-		if in, err := h.market.Get(h.server.Account(), id); err == nil && in.State == market.Running && in.HostPort > 0 {
-			h.clock.Step(20 * time.Second) // forwards come later
-			return
+	h.must("publish the ports of", id, h.market.HoldPorts(id, false))
+	h.must("start", id, h.run(id))
+	h.clock.Step(20 * time.Second) // forwards come later
+}
+
+// run lets an instance come up.
+func (h *harness) run(id string) error {
+	for range 240 {
+		if in, err := h.market.Get(h.server.Account(), id); err == nil && in.State == market.Running {
+			return nil
 		}
 		h.clock.Step(time.Second)
 	}
-	h.t.Fatalf("instance %s does not start", id)
+	return fmt.Errorf("instance %s does not start", id)
 }
 
 func (h *harness) must(what, id string, err error) {

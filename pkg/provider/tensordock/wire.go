@@ -3,6 +3,7 @@ package tensordock
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"math"
 	"strconv"
 	"strings"
@@ -242,6 +243,17 @@ type wireVM struct {
 	HostnodeID text    `json:"hostnode_id"`
 	CreatedAt  text    `json:"created_at"`
 	Attributes *wireVM `json:"attributes"`
+}
+
+// UnmarshalJSON leaves out a field of another type than it should have: an instance of which one thing is odd is there
+// all the same, and so are the others of its list.
+func (w *wireVM) UnmarshalJSON(data []byte) error {
+	type plain wireVM
+	var odd *json.UnmarshalTypeError
+	if err := json.Unmarshal(data, (*plain)(w)); err != nil && !errors.As(err, &odd) {
+		return err
+	}
+	return nil
 }
 
 type wireForward struct {

@@ -224,12 +224,3 @@ func (h *harness) Books() []providertest.Record {
 	}
 	return out
 }
-
-func mustDriver(t *testing.T) *vastai.Provider {
-	t.Helper()
-	p, err := vastai.New(vastai.Config{APIKey: goodKey})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}

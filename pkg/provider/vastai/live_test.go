@@ -13,13 +13,13 @@ import (
 )
 
 // tryLive makes a live run of the simulated cloud, in stepped time, and returns what it complained of.
-func tryLive(t *testing.T, budget string, arrange func(*harness, *broken, context.CancelFunc)) (*harness, []string) {
+func tryLive(t *testing.T, budget string, arrange func(*harness, *providertest.Broken, context.CancelFunc)) (*harness, []string) {
 	t.Helper()
 	h := newHarness(t, providertest.Case{}, sim.Options{}, nil)
 	h.AddOffers(3)
 	ctx, interrupt := context.WithCancel(t.Context())
 	t.Cleanup(interrupt)
-	d := broken{Provider: h.good}
+	d := providertest.Broken{Provider: h.good}
 	if arrange != nil {
 		arrange(h, &d, interrupt)
 	}
@@ -71,35 +71,35 @@ func TestALiveRunThatCouldCostMoreRentsNothing(t *testing.T) {
 }
 
 func TestALiveRunLeavesNothingHoweverItEnds(t *testing.T) {
-	for name, arrange := range map[string]func(*harness, *broken, context.CancelFunc){
-		"the answer of the create is lost": func(h *harness, _ *broken, _ context.CancelFunc) {
+	for name, arrange := range map[string]func(*harness, *providertest.Broken, context.CancelFunc){
+		"the answer of the create is lost": func(h *harness, _ *providertest.Broken, _ context.CancelFunc) {
 			h.Fail(providertest.Create, providertest.LostAnswer, 1)
 		},
-		"the create fails with an instance": func(h *harness, _ *broken, _ context.CancelFunc) {
+		"the create fails with an instance": func(h *harness, _ *providertest.Broken, _ context.CancelFunc) {
 			h.Fail(providertest.Create, providertest.FailedWithInstance, 1)
 		},
-		"destroys are refused for a while":  func(h *harness, _ *broken, _ context.CancelFunc) { h.market.DestroyRefused(4) },
-		"destroys are not done for a while": func(h *harness, _ *broken, _ context.CancelFunc) { h.market.DestroyIgnored(4) },
-		"lists fail while it ends": func(h *harness, _ *broken, _ context.CancelFunc) {
+		"destroys are refused for a while":  func(h *harness, _ *providertest.Broken, _ context.CancelFunc) { h.market.DestroyRefused(4) },
+		"destroys are not done for a while": func(h *harness, _ *providertest.Broken, _ context.CancelFunc) { h.market.DestroyIgnored(4) },
+		"lists fail while it ends": func(h *harness, _ *providertest.Broken, _ context.CancelFunc) {
 			h.FailAfter(providertest.List, 6, providertest.ServerError, 4)
 		},
-		"the driver panics": func(_ *harness, d *broken, _ context.CancelFunc) {
-			d.get = func(context.Context, string) (provider.Instance, error) { panic("the driver's fault") }
+		"the driver panics": func(_ *harness, d *providertest.Broken, _ context.CancelFunc) {
+			d.Get = func(context.Context, string) (provider.Instance, error) { panic("the driver's fault") }
 		},
-		"the driver panics after it bought": func(h *harness, d *broken, _ context.CancelFunc) {
-			d.create = func(ctx context.Context, r provider.CreateRequest) (provider.Instance, error) {
+		"the driver panics after it bought": func(h *harness, d *providertest.Broken, _ context.CancelFunc) {
+			d.Create = func(ctx context.Context, r provider.CreateRequest) (provider.Instance, error) {
 				_, _ = h.good.CreateInstance(ctx, r) // the fault of this driver
 				panic("the driver's fault")
 			}
 		},
-		"it is interrupted while it waits": func(h *harness, d *broken, interrupt context.CancelFunc) {
-			d.get = func(ctx context.Context, id string) (provider.Instance, error) {
+		"it is interrupted while it waits": func(h *harness, d *providertest.Broken, interrupt context.CancelFunc) {
+			d.Get = func(ctx context.Context, id string) (provider.Instance, error) {
 				interrupt()
 				return h.good.GetInstance(ctx, id)
 			}
 		},
-		"it is interrupted in its create": func(h *harness, d *broken, interrupt context.CancelFunc) {
-			d.create = func(ctx context.Context, r provider.CreateRequest) (provider.Instance, error) {
+		"it is interrupted in its create": func(h *harness, d *providertest.Broken, interrupt context.CancelFunc) {
+			d.Create = func(ctx context.Context, r provider.CreateRequest) (provider.Instance, error) {
 				arrived := h.Hang(providertest.Create)
 				go func() {
 					<-arrived
@@ -132,7 +132,7 @@ func TestALiveRunRentsNothingThatItCouldNotEnd(t *testing.T) {
 
 func TestALiveRunEndsWhatAnEarlierOneLeftAndNothingElse(t *testing.T) {
 	var others string
-	h, complaints := tryLive(t, "0.05", func(h *harness, _ *broken, _ context.CancelFunc) {
+	h, complaints := tryLive(t, "0.05", func(h *harness, _ *providertest.Broken, _ context.CancelFunc) {
 		for _, label := range []string{providertest.LiveTagPrefix + "0123456789abcdef", "gs-livetes0-0123456789abcdef", "mine"} {
 			in, err := h.market.Rent(market.RentRequest{
 				Account: h.server.Account(), OfferID: h.market.Offers()[0].ID, DiskGB: 10, Image: "x:y", Label: label,
