@@ -2,13 +2,19 @@ package drivers_test
 
 import (
 	"context"
+	"net/http/httptest"
 	"os"
 	"os/signal"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/munhq/gpuscale/internal/cloudsim/clouds"
+	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	"github.com/munhq/gpuscale/pkg/money"
 	"github.com/munhq/gpuscale/pkg/provider"
 	"github.com/munhq/gpuscale/pkg/provider/drivers"
@@ -100,3 +106,51 @@ type until struct {
 
 // Context ends with the test, or before.
 func (u until) Context() context.Context { return u.ctx }
+
+// TestALiveRunOfEverySimulatedCloud is TestLive without money: each driver against its cloud's façade, in stepped time.
+func TestALiveRunOfEverySimulatedCloud(t *testing.T) {
+	for _, cloud := range clouds.All() {
+		t.Run(cloud.Provider, func(t *testing.T) {
+			clock := steppedClock{clocktesting.NewFakeClock(time.Date(2026, 11, 30, 8, 0, 0, 0, time.UTC))}
+			config := cloud.Calm(1)
+			config.Clock = clock.FakeClock
+			m := market.New(config)
+			t.Cleanup(m.Close)
+			srv := httptest.NewServer(cloud.API(m, clouds.Access{Keys: []string{simKey}}))
+			t.Cleanup(srv.Close)
+			opts := drivers.Options{BaseURL: srv.URL, Clock: clock}
+			creds := cloud.Credentials(simKey)
+			var both [2]provider.Provider
+			for i, c := range []map[string]string{creds, spoiled(creds)} {
+				var err error
+				if both[i], err = drivers.New(provider.Name(cloud.Provider), c, opts); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, complaint := range providertest.Attempt(t.Context(), func(lt providertest.T) {
+				providertest.RunLive(lt, providertest.Live{
+					Driver: both[0], BadKey: both[1], Budget: providertest.LiveBudget(), Clock: clock,
+				})
+			}) {
+				t.Error(complaint)
+			}
+			books := m.Books()
+			if len(books.Instances) != 1 || books.Now.Live != 0 {
+				t.Errorf("%d instances were rented and %d are left; want one, and none", len(books.Instances), books.Now.Live)
+			}
+		})
+	}
+}
+
+const simKey = "0f3c51d9b7a84e62c1d0a95b7e44f2d8"
+
+// steppedClock goes on when somebody waits for it.
+type steppedClock struct{ *clocktesting.FakeClock }
+
+// After steps.
+func (c steppedClock) After(d time.Duration) <-chan time.Time {
+	c.Step(d)
+	fired := make(chan time.Time, 1)
+	fired <- c.Now()
+	return fired
+}
