@@ -20,21 +20,6 @@ var _ provider.Accountant = (*Provider)(nil)
 // chargesPage is the most that a page of charges holds.
 const chargesPage = 500
 
-// chargesReply is one page of GET /api/v0/charges/.
-type chargesReply struct {
-	Results   *[]wireCharge `json:"results"`
-	NextToken *string       `json:"next_token"`
-}
-
-// wireCharge is one contract's charges, or one kind of charge within them. Amounts keep their digits.
-type wireCharge struct {
-	Start  float64      `json:"start"`
-	End    float64      `json:"end"`
-	Source *string      `json:"source"`
-	Amount json.Number  `json:"amount"`
-	Items  []wireCharge `json:"items"`
-}
-
 // Charges reads what each instance was charged. The vendor rounds a contract's total to a tenth of a cent and says
 // nothing of the kinds that it consists of (gpu, disk, traffic), so those are added up; where they too have no more than
 // three decimals the Step says so. The key needs the right to read billing, which one for renting may lack: Unauthorized.

@@ -197,6 +197,21 @@ type userReply struct {
 	Credit  *float64    `json:"credit"`
 }
 
+// chargesReply is one page of GET /api/v0/charges/.
+type chargesReply struct {
+	Results   *[]wireCharge `json:"results"`
+	NextToken *string       `json:"next_token"`
+}
+
+// wireCharge is one contract's charges, or one kind of charge within them. Amounts keep their digits.
+type wireCharge struct {
+	Start  float64      `json:"start"`
+	End    float64      `json:"end"`
+	Source *string      `json:"source"`
+	Amount json.Number  `json:"amount"`
+	Items  []wireCharge `json:"items"`
+}
+
 func value[T any](p *T) T {
 	var zero T
 	if p == nil {
