@@ -8,6 +8,7 @@ import (
 
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	"github.com/munhq/gpuscale/internal/cloudsim/runpod"
+	"github.com/munhq/gpuscale/internal/cloudsim/tensordock"
 	"github.com/munhq/gpuscale/internal/cloudsim/vastai"
 )
 
@@ -36,6 +37,7 @@ func All() []Cloud {
 	return []Cloud{
 		{Provider: "vast.ai", Credentials: one("VASTAI_API_KEY"), Market: habits("vast.ai", nil), API: vastAI},
 		{Provider: "runpod", Credentials: one("RUNPOD_API_KEY"), Market: runpod.Config, API: runPod},
+		{Provider: "tensordock", Credentials: one("TENSORDOCK_API_TOKEN"), Market: tensordock.Config, API: tensorDock},
 	}
 }
 
@@ -84,4 +86,9 @@ func vastAI(m *market.Market, a Access) http.Handler {
 
 func runPod(m *market.Market, a Access) http.Handler {
 	return runpod.New(m, runpod.Options{Keys: a.Keys, LimitScale: a.scale()})
+}
+
+// tensorDock has no addresses to give away: bodies are at ports of one.
+func tensorDock(m *market.Market, a Access) http.Handler {
+	return tensordock.New(m, tensordock.Options{Tokens: a.Keys, LimitScale: a.scale(), NoPublicIPs: true, PortsAfter: 2 * time.Second})
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 )
@@ -18,6 +19,16 @@ const (
 	defaultVCPU market.Nano = 3_000_000
 	defaultRAM  market.Nano = 2_000_000
 )
+
+// Config is a market in which things take as long, and go wrong as often, as users of TensorDock report. Hosts keep
+// their prices, and nothing is sold as spot.
+func Config(seed int64) market.Config {
+	c := market.Realistic("tensordock", seed)
+	c.InstanceID, c.Walk, c.Reclaim, c.LowBidStays = InstanceID, market.Walk{}, market.Reclaim{}, false
+	c.Boot = market.Boot{Accept: 5 * time.Second, Create: 10 * time.Second, Load: 90 * time.Second, Jitter: 1}
+	c.ListLag, c.DestroyLag = 5*time.Second, 15*time.Second
+	return c
+}
 
 // NodeID is the id of the hostnode that a machine of the market is.
 func NodeID(machine string) string { return uuid("node", machine) }
