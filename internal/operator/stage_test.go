@@ -62,6 +62,8 @@ func newStage(t *testing.T, offers []market.Offer, opts ...localkubetest.Option)
 		Rest: w.asController(cluster.Config()), Namespace: secretNS, LedgerURL: "sqlite://" + filepath.Join(t.TempDir(), "ledger.db"),
 		Getenv: func(string) string { return "" }, BaseURLs: map[provider.Name]string{provider.VastAI: api.URL}, PaceFactor: -1,
 		Wrap: s.unruly.wrap, MetricsAddr: "0", HealthAddr: "0",
+		// A test that ends the controllers may end them between a reservation and its claim.
+		OrphanAge: 10 * time.Second,
 		Agent: bootstrap.Agent{URL: "http://127.0.0.1:1/gpuscale-agent", SHA256: strings.Repeat("0", 64)},
 		Timing: claim.Timing{BootPoll: 200 * time.Millisecond, ReadyPoll: 500 * time.Millisecond, AgentTimeout: 2 * time.Second,
 			Skew: 200 * time.Millisecond, LicenceWait: 20 * time.Second, DestroyRetry: 300 * time.Millisecond},

@@ -195,7 +195,7 @@ func (w *world) verdicts(plan planner.Plan) map[types.UID]verdict {
 				out[pod.UID] = byClaim(claims[i], wl.Key)
 				continue
 			}
-			out[pod.UID] = withoutClaim(wl, plan)
+			out[pod.UID] = w.withoutClaim(wl, plan)
 		}
 	}
 	return out
@@ -274,7 +274,7 @@ func latest(c *v1alpha1.GPUNodeClaim, types ...string) string {
 	return "starting"
 }
 
-func withoutClaim(wl demand.Workload, plan planner.Plan) verdict {
+func (w *world) withoutClaim(wl demand.Workload, plan planner.Plan) verdict {
 	for _, b := range plan.Bindings {
 		if b.Placement.Workload == wl.Key {
 			return verdict{reason: v1alpha1.PodReasonPlanned, message: b.Reason}
@@ -292,5 +292,23 @@ func withoutClaim(wl demand.Workload, plan planner.Plan) verdict {
 			return verdict{reason: u.Reason, message: u.Message}
 		}
 	}
+	if claim, ok := w.promised(wl.Key); ok {
+		return verdict{reason: v1alpha1.PodReasonPlanned, message: fmt.Sprintf(
+			"claim %s has a reservation and is not there yet; should it not come, this is planned again", claim)}
+	}
 	return verdict{reason: v1alpha1.PodReasonPlanned, message: waitingForWindow}
+}
+
+// promised is the claim that a reservation for the workload is for and that is not there: it is being made, or whoever
+// was to make it has died.
+func (w *world) promised(workload string) (claim string, ok bool) {
+	for _, pool := range w.pools {
+		for _, r := range pool.Status.Reservations {
+			if slices.Contains(r.Workloads, workload) &&
+				!slices.ContainsFunc(w.claims, func(c *v1alpha1.GPUNodeClaim) bool { return c.Name == r.Claim }) {
+				return r.Claim, true
+			}
+		}
+	}
+	return "", false
 }

@@ -2,6 +2,7 @@ package provisioning
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
+	"github.com/munhq/gpuscale/internal/demand"
+	"github.com/munhq/gpuscale/internal/planner"
 )
 
 // TestAConditionIsWrittenWhole: another replica, or an older self, wrote a condition that the cache does not show yet.
@@ -39,5 +42,26 @@ func TestAConditionIsWrittenWhole(t *testing.T) {
 	}
 	if len(got.Status.Conditions) != 2 {
 		t.Errorf("conditions of others are touched: %+v", got.Status.Conditions)
+	}
+}
+
+// TestAReservationWithoutItsClaimIsNamed: a process that died between the two leaves a pod that nothing is bought for until
+// the reservation is dropped.
+func TestAReservationWithoutItsClaimIsNamed(t *testing.T) {
+	pool := &v1alpha1.GPUNodePool{}
+	pool.Status.Reservations = []v1alpha1.Reservation{{Claim: "c-0", Workloads: []string{"acme/tiny"}}}
+	w := &world{pools: []*v1alpha1.GPUNodePool{pool}}
+	says := func(key string) string {
+		return w.withoutClaim(demand.Workload{Key: key}, planner.Plan{}).message
+	}
+	if got := says("acme/tiny"); !strings.Contains(got, "claim c-0 has a reservation and is not there") {
+		t.Errorf("it is told %q", got)
+	}
+	if got := says("acme/other"); got != waitingForWindow {
+		t.Errorf("another is told %q", got)
+	}
+	w.claims = []*v1alpha1.GPUNodeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "c-0"}}}
+	if got := says("acme/tiny"); got != waitingForWindow {
+		t.Errorf("with its claim there it is told %q", got)
 	}
 }
