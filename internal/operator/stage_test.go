@@ -64,7 +64,7 @@ func newStage(t *testing.T, offers []market.Offer, opts ...localkubetest.Option)
 		Wrap: s.unruly.wrap, MetricsAddr: "0", HealthAddr: "0",
 		// A test that ends the controllers may end them between a reservation and its claim.
 		OrphanAge: 10 * time.Second,
-		Agent: bootstrap.Agent{URL: "http://127.0.0.1:1/gpuscale-agent", SHA256: strings.Repeat("0", 64)},
+		Agent:     bootstrap.Agent{URL: "http://127.0.0.1:1/gpuscale-agent", SHA256: strings.Repeat("0", 64)},
 		Timing: claim.Timing{BootPoll: 200 * time.Millisecond, ReadyPoll: 500 * time.Millisecond, AgentTimeout: 2 * time.Second,
 			Skew: 200 * time.Millisecond, LicenceWait: 20 * time.Second, DestroyRetry: 300 * time.Millisecond},
 		Sweep: sweep.Timing{Period: 400 * time.Millisecond, MinAge: 3 * time.Second, MaxOrphans: 5, ListTimeout: 5 * time.Second},
