@@ -3,10 +3,12 @@ package runpod_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,9 +52,32 @@ type harness struct {
 	server    *sim.Server
 	clock     steppedClock
 	good, bad *runpod.Provider
-	impatient *runpod.Provider
-	url       string
-	places    int
+	// impatient waits a moment for an answer, hastyDriver for its turn not at all.
+	impatient, hastyDriver *runpod.Provider
+	places                 int
+	instead                atomic.Pointer[instead]
+}
+
+// instead is what is answered in the cloud's place, where it says so.
+type instead struct {
+	header http.Header
+	what   func(*http.Request) (status int, body string, yes bool)
+}
+
+// answer has requests answered in the cloud's place from now on.
+func (h *harness) answer(header http.Header, what func(*http.Request) (int, string, bool)) {
+	h.instead.Store(&instead{header, what})
+}
+
+func (h *harness) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if i := h.instead.Load(); i != nil {
+		if status, body, yes := i.what(r); yes {
+			maps.Copy(w.Header(), i.header)
+			write(w, status, body)
+			return
+		}
+	}
+	h.Faults.ServeHTTP(w, r)
 }
 
 // newHarness puts the driver in front of the simulated RunPod, over real connections and in stepped time. wrap, if given,
@@ -72,7 +97,7 @@ func newHarness(t providertest.T, c providertest.Case, o sim.Options, wrap func(
 	}
 	h.server = sim.New(h.market, o)
 	h.Faults = providertest.NewFaults(h.server, opOf, vendorAnswers())
-	srv := httptest.NewServer(h.Faults)
+	srv := httptest.NewServer(h)
 	t.Cleanup(h.market.Close)
 	t.Cleanup(srv.Close)
 	t.Cleanup(srv.CloseClientConnections)
@@ -80,16 +105,19 @@ func newHarness(t providertest.T, c providertest.Case, o sim.Options, wrap func(
 	if wrap != nil {
 		transport = wrap(transport)
 	}
-	h.url = srv.URL
-	h.good, h.bad = h.driver(goodKey, transport, 0), h.driver(badKey, transport, 0)
-	h.impatient = h.driver(goodKey, transport, 300*time.Millisecond)
+	config := runpod.Config{APIKey: goodKey, BaseURL: srv.URL, Transport: transport, Clock: h.clock, RetryMin: time.Millisecond}
+	h.good = h.driver(config)
+	config.Timeout = 300 * time.Millisecond
+	h.impatient = h.driver(config)
+	config.Timeout, config.PaceFactor = 0, -1
+	h.hastyDriver = h.driver(config)
+	config.APIKey, config.PaceFactor = badKey, 0
+	h.bad = h.driver(config)
 	return h
 }
 
-func (h *harness) driver(key string, transport http.RoundTripper, timeout time.Duration) *runpod.Provider {
-	p, err := runpod.New(runpod.Config{
-		APIKey: key, BaseURL: h.url, Transport: transport, Clock: h.clock, RetryMin: time.Millisecond, Timeout: timeout,
-	})
+func (h *harness) driver(c runpod.Config) *runpod.Provider {
+	p, err := runpod.New(c)
 	if err != nil {
 		h.t.Fatalf("driver: %v", err)
 	}
@@ -206,10 +234,12 @@ func (h *harness) offer(place string) string { return "in-" + place }
 // marketOffer is the market's name for an offer of the driver's, which names the data centre second.
 func (h *harness) marketOffer(id string) string { return h.offer(strings.Split(id, "/")[1]) }
 
-func (h *harness) TakeOffer(id string) {
-	if _, err := h.market.Rent(market.RentRequest{Account: "somebody-else", OfferID: h.marketOffer(id), DiskGB: 10, Image: "x:y"}); err != nil {
-		h.t.Fatalf("take offer %s: %v", id, err)
-	}
+func (h *harness) TakeOffer(id string) { h.take(h.marketOffer(id)) }
+
+// take rents an offer of the market to somebody else.
+func (h *harness) take(id string) {
+	_, err := h.market.Rent(market.RentRequest{Account: "somebody-else", OfferID: id, DiskGB: 10, Image: "x:y"})
+	h.must("take offer", id, err)
 }
 
 func (h *harness) Start(id string) {
