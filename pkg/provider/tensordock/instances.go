@@ -113,9 +113,7 @@ func (p *Provider) list(ctx context.Context, op string) ([]wireVM, error) {
 	}
 	items := &[]json.RawMessage{}
 	if data := bytes.TrimSpace(l.Data); len(data) > 0 && data[0] == '{' {
-		var inner struct {
-			Instances *[]json.RawMessage `json:"instances"`
-		}
+		var inner listData
 		err = json.Unmarshal(data, &inner)
 		items = inner.Instances
 	} else if err = json.Unmarshal(l.Data, &items); len(data) == 0 {

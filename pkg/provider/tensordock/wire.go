@@ -213,6 +213,11 @@ type complaint struct {
 	Path    []text `json:"path"`
 }
 
+// listData is what a list holds where its data is an object (§4).
+type listData struct {
+	Instances *[]json.RawMessage `json:"instances"`
+}
+
 // listReply is the answer of GET /instances (§4). No pages are documented; what would speak of them is read to notice.
 type listReply struct {
 	Data  json.RawMessage `json:"data"`
