@@ -62,7 +62,7 @@ func (p *Provider) failure(op string, c rest.Call, r rest.Reply) *provider.Error
 	}
 	switch e.Kind {
 	case provider.RateLimited:
-		e.RetryAfter = wait(r)
+		e.RetryAfter = waitOf(r.Header, r.RetryAfter)
 	case provider.Unavailable:
 		e.RetryAfter = r.RetryAfter
 	}
@@ -228,19 +228,18 @@ var noMoney = regexp.MustCompile(`\b(balance|funds|spend(ing)? limit|insufficien
 var podID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 // window is one member of the RateLimit header: "minute";r=0;t=12 (§7).
-var window = regexp.MustCompile(`r=([0-9]{1,9});\s*t=([0-9]{1,9})`)
+var window = regexp.MustCompile(`r=([0-9]{1,9});\s*t=([0-9]{1,9})\b`)
 
 // defaultWait is how long to stay away after a 429 that does not say.
 const defaultWait = 10 * time.Second
 
-// wait is how long to leave the API alone after a 429: Retry-After, or the longest window that is used up (§7).
-func wait(r rest.Reply) time.Duration {
-	longest := r.RetryAfter
-	for _, m := range window.FindAllStringSubmatch(strings.Join(r.Header.Values("RateLimit"), ","), -1) {
-		if left, err := strconv.Atoi(m[1]); err != nil || left > 0 {
-			continue
-		}
-		if seconds, err := strconv.Atoi(m[2]); err == nil {
+// waitOf is how long to leave the API alone after a 429: Retry-After, or the longest window that is used up (§7).
+func waitOf(h http.Header, retryAfter time.Duration) time.Duration {
+	longest := retryAfter
+	for _, m := range window.FindAllStringSubmatch(strings.Join(h.Values("RateLimit"), ","), -1) {
+		left, err := strconv.Atoi(m[1])
+		seconds, err2 := strconv.Atoi(m[2])
+		if err == nil && err2 == nil && left == 0 {
 			longest = max(longest, time.Duration(seconds)*time.Second)
 		}
 	}

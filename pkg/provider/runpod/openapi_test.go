@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	sim "github.com/munhq/gpuscale/internal/cloudsim/runpod"
 	"github.com/munhq/gpuscale/pkg/provider/providertest"
@@ -41,11 +42,15 @@ func TestRequestsAreAsTheVendorDescribesThem(t *testing.T) {
 			t.Errorf("%s: %q", c.Name, got)
 		}
 	}
+	h := newHarness(t, providertest.Case{}, sim.Options{}, spec.Transport)
+	if _, err := h.good.Charges(t.Context(), h.clock.Now().Add(-time.Hour), h.clock.Now()); err != nil {
+		t.Error(err)
+	}
 	for _, f := range spec.Findings() {
 		t.Error(f)
 	}
 	for _, call := range []string{"GET /v2/catalog/gpus", "POST /v2/pods", "GET /v2/pods/{id}", "GET /v2/pods",
-		"DELETE /v2/pods/{id}"} {
+		"DELETE /v2/pods/{id}", "GET /v2/billing/pods"} {
 		if spec.Checked()[call] == 0 {
 			t.Errorf("%s was never checked", call)
 		}
