@@ -29,7 +29,7 @@ func (s *Server) charges(w http.ResponseWriter, r *http.Request, c caller) {
 	var f chargeFilters
 	err := json.Unmarshal([]byte(r.URL.Query().Get("select_filters")), &f)
 	if err != nil || f.Day.GTE == nil || f.Day.LTE == nil {
-		reply(w, http.StatusBadRequest, object{"success": false, "msg": "Must provide both 'day' gte and lte filters for instance charges"})
+		s.refuse(w, http.StatusBadRequest, object{"success": false, "msg": "Must provide both 'day' gte and lte filters for instance charges"})
 		return
 	}
 	limit, from := 100, 0
@@ -39,7 +39,7 @@ func (s *Server) charges(w http.ResponseWriter, r *http.Request, c caller) {
 			continue
 		}
 		if *into, err = strconv.Atoi(text); err != nil || *into < 1 {
-			reply(w, http.StatusBadRequest, object{"success": false, "error": "invalid_" + name, "msg": "Invalid pagination token"})
+			s.refuse(w, http.StatusBadRequest, object{"success": false, "error": "invalid_" + name, "msg": "Invalid pagination token"})
 			return
 		}
 	}

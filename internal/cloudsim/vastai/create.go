@@ -12,7 +12,7 @@ import (
 func (s *Server) create(w http.ResponseWriter, r *http.Request, c caller) {
 	ask := r.PathValue("id")
 	if integer(ask) <= 0 {
-		fail(w, http.StatusBadRequest, "invalid_args",
+		s.fail(w, http.StatusBadRequest, "invalid_args",
 			"error 400/3467: Invalid args: 'id' is required and must be a valid offer ID")
 		return
 	}
@@ -43,7 +43,7 @@ func (s *Server) refuseAsk(w http.ResponseWriter, ask string, status int, slug, 
 	if s.opts.FailWith200 {
 		status = http.StatusOK
 	}
-	reply(w, status, object{"success": false, "error": slug, "msg": msg, "ask_id": integer(ask)})
+	s.refuse(w, status, object{"success": false, "error": slug, "msg": msg, "ask_id": integer(ask)})
 }
 
 // refuseRent puts a market's refusal into the vendor's words.
@@ -101,7 +101,7 @@ func (s *Server) lowBid(w http.ResponseWriter, ask string, in market.Instance) {
 	if s.opts.FailWith200 {
 		status = http.StatusOK
 	}
-	reply(w, status, out)
+	s.refuse(w, status, out)
 }
 
 // rent is the order in the market's words.

@@ -13,12 +13,12 @@ const pageSize = 25
 
 // listV0 is the list that the vendor has taken out of service.
 func (s *Server) listV0(w http.ResponseWriter, _ *http.Request, _ caller) {
-	fail(w, http.StatusGone, "deprecated_endpoint", "This endpoint is deprecated; use /api/v1/instances/")
+	s.fail(w, http.StatusGone, "deprecated_endpoint", "This endpoint is deprecated; use /api/v1/instances/")
 }
 
 // show answers with one instance under a plural name, and with null, not 404, for one that is gone.
 func (s *Server) show(w http.ResponseWriter, r *http.Request, c caller) {
-	id, ok := instanceID(w, r)
+	id, ok := s.instanceID(w, r)
 	if !ok {
 		return
 	}
@@ -47,7 +47,7 @@ type listQuery struct {
 func (s *Server) list(w http.ResponseWriter, r *http.Request, c caller) {
 	q, slug, err := readListQuery(r)
 	if err != nil {
-		fail(w, http.StatusBadRequest, slug, "Error in query parameters: "+err.Error())
+		s.fail(w, http.StatusBadRequest, slug, "Error in query parameters: "+err.Error())
 		return
 	}
 	var rows []object

@@ -13,12 +13,12 @@ import (
 )
 
 func (s *Server) destroy(w http.ResponseWriter, r *http.Request, c caller) {
-	id, ok := instanceID(w, r)
+	id, ok := s.instanceID(w, r)
 	if !ok {
 		return
 	}
 	if err := s.market.Destroy(c.account, id, c.by()); err != nil {
-		refused(w, id, err)
+		s.refused(w, id, err)
 		return
 	}
 	success(w)
@@ -26,23 +26,23 @@ func (s *Server) destroy(w http.ResponseWriter, r *http.Request, c caller) {
 
 // manage stops, starts or renames.
 func (s *Server) manage(w http.ResponseWriter, r *http.Request, c caller) {
-	id, ok := instanceID(w, r)
+	id, ok := s.instanceID(w, r)
 	if !ok {
 		return
 	}
 	raw, err := readObject(w, r)
 	if err != nil || len(raw) == 0 {
-		fail(w, http.StatusBadRequest, "invalid_args", "state or label is required")
+		s.fail(w, http.StatusBadRequest, "invalid_args", "state or label is required")
 		return
 	}
 	for _, key := range sortedKeys(raw) {
 		value, isText := raw[key].(string)
 		switch {
 		case !isText:
-			fail(w, http.StatusBadRequest, "invalid_args", key+" must be a string")
+			s.fail(w, http.StatusBadRequest, "invalid_args", key+" must be a string")
 			return
 		case key == "label" && c.instance != "":
-			fail(w, http.StatusForbidden, "not_authorized", "This key may only start, stop or destroy its instance")
+			s.fail(w, http.StatusForbidden, "not_authorized", "This key may only start, stop or destroy its instance")
 			return
 		case key == "label" && len(value) <= 1024:
 			err = s.market.SetLabel(c.account, id, value)
@@ -51,11 +51,11 @@ func (s *Server) manage(w http.ResponseWriter, r *http.Request, c caller) {
 		case key == "state" && value == "running":
 			err = s.market.Start(c.account, id)
 		default:
-			fail(w, http.StatusBadRequest, "invalid_args", "invalid "+key)
+			s.fail(w, http.StatusBadRequest, "invalid_args", "invalid "+key)
 			return
 		}
 		if err != nil {
-			refused(w, id, err)
+			s.refused(w, id, err)
 			return
 		}
 	}
@@ -63,12 +63,12 @@ func (s *Server) manage(w http.ResponseWriter, r *http.Request, c caller) {
 }
 
 func (s *Server) reboot(w http.ResponseWriter, r *http.Request, c caller) {
-	id, ok := instanceID(w, r)
+	id, ok := s.instanceID(w, r)
 	if !ok {
 		return
 	}
 	if err := s.market.Reboot(c.account, id); err != nil {
-		refused(w, id, err)
+		s.refused(w, id, err)
 		return
 	}
 	success(w)
@@ -77,27 +77,27 @@ func (s *Server) reboot(w http.ResponseWriter, r *http.Request, c caller) {
 const maxBidPerGPU = 32
 
 func (s *Server) changeBid(w http.ResponseWriter, r *http.Request, c caller) {
-	id, ok := instanceID(w, r)
+	id, ok := s.instanceID(w, r)
 	if !ok {
 		return
 	}
 	raw, err := readObject(w, r)
 	price, isNumber := raw["price"].(float64)
 	if err != nil || !isNumber || raw["client_id"] != "me" || len(raw) != 2 {
-		fail(w, http.StatusBadRequest, "invalid_args", "client_id and price are required")
+		s.fail(w, http.StatusBadRequest, "invalid_args", "client_id and price are required")
 		return
 	}
 	in, err := s.market.Get(c.account, id)
 	if err != nil {
-		refused(w, id, err)
+		s.refused(w, id, err)
 		return
 	}
 	if price < minPrice || price > maxBidPerGPU*float64(in.Offer.GPUs) {
-		fail(w, http.StatusBadRequest, "invalid_args", "Please set a bid price >= 0.001.")
+		s.fail(w, http.StatusBadRequest, "invalid_args", "Please set a bid price >= 0.001.")
 		return
 	}
 	if err := s.market.SetBid(c.account, id, market.USD(price)); err != nil {
-		refused(w, id, err)
+		s.refused(w, id, err)
 		return
 	}
 	success(w)
@@ -110,26 +110,26 @@ type logFile struct {
 }
 
 func (s *Server) requestLogs(w http.ResponseWriter, r *http.Request, c caller) {
-	id, ok := instanceID(w, r)
+	id, ok := s.instanceID(w, r)
 	if !ok {
 		return
 	}
 	raw, err := readObject(w, r)
 	if err != nil {
-		fail(w, http.StatusBadRequest, "invalid_args", "Invalid json body")
+		s.fail(w, http.StatusBadRequest, "invalid_args", "Invalid json body")
 		return
 	}
 	tail := 1000
 	if v, given := raw["tail"]; given {
 		text, _ := v.(string)
 		if tail, err = strconv.Atoi(text); err != nil || tail < 0 {
-			fail(w, http.StatusBadRequest, "invalid_args", "tail must be a string of digits")
+			s.fail(w, http.StatusBadRequest, "invalid_args", "tail must be a string of digits")
 			return
 		}
 	}
 	out, err := s.market.Logs(c.account, id, tail)
 	if err != nil {
-		fail(w, http.StatusNotFound, "invalid_id", "Invalid instance id.")
+		s.fail(w, http.StatusNotFound, "invalid_id", "Invalid instance id.")
 		return
 	}
 	if grep, _ := raw["filter"].(string); grep != "" {

@@ -33,7 +33,7 @@ type ordering struct {
 func (s *Server) searchBundles(w http.ResponseWriter, r *http.Request, _ caller) {
 	body, err := readObject(w, r)
 	if err != nil {
-		badQuery(w, "Invalid json body")
+		s.badQuery(w, "Invalid json body")
 		return
 	}
 	s.answerSearch(w, body)
@@ -44,7 +44,7 @@ func (s *Server) searchQuery(w http.ResponseWriter, r *http.Request, _ caller) {
 	body := object{}
 	if q := r.URL.Query().Get("q"); q != "" {
 		if err := json.Unmarshal([]byte(q), &body); err != nil || body == nil {
-			badQuery(w, "Invalid json in q")
+			s.badQuery(w, "Invalid json in q")
 			return
 		}
 	}
@@ -56,20 +56,20 @@ func (s *Server) searchAsks(w http.ResponseWriter, r *http.Request, _ caller) {
 	body, err := readObject(w, r)
 	q, ok := body["q"].(object)
 	if err != nil || !ok {
-		badQuery(w, "Invalid json body")
+		s.badQuery(w, "Invalid json body")
 		return
 	}
 	s.answerSearch(w, q)
 }
 
-func badQuery(w http.ResponseWriter, msg string) {
-	fail(w, http.StatusBadRequest, "invalid_request", msg)
+func (s *Server) badQuery(w http.ResponseWriter, msg string) {
+	s.fail(w, http.StatusBadRequest, "invalid_request", msg)
 }
 
 func (s *Server) answerSearch(w http.ResponseWriter, body object) {
 	q, err := readQuery(body)
 	if err != nil {
-		badQuery(w, "Error in query parameters: "+err.Error())
+		s.badQuery(w, "Error in query parameters: "+err.Error())
 		return
 	}
 	now := s.market.Clock().Now()
@@ -211,6 +211,10 @@ func (s *Server) gpuNames(w http.ResponseWriter, _ *http.Request, _ caller) {
 }
 
 func (s *Server) user(w http.ResponseWriter, _ *http.Request, c caller) {
+	if s.opts.NoUserRead {
+		s.fail(w, http.StatusForbidden, "not_authorized", "This key lacks the permission user_read")
+		return
+	}
 	left, limited := s.market.Credit()
 	if !limited {
 		left = 100 * market.Nano1

@@ -33,6 +33,11 @@ type Options struct {
 	ShowAsList bool
 	// OutbidIntended is the intended_status of an instance that was outbid: "stopped" when empty, or "running".
 	OutbidIntended string
+	// ErrorForm is what an error's body holds: a slug and a message (JSON, when empty), the "message" alone (JSON), or the
+	// message as plain "text".
+	ErrorForm string
+	// NoUserRead is a key without the right to read the user: 403.
+	NoUserRead bool
 	// RateForm is the body of a 429: "detail" (JSON, when empty), "message" (JSON with a code) or "text".
 	RateForm string
 	// LogDelay is how long requested logs take to appear; a second when zero, none when negative.
@@ -164,10 +169,10 @@ func (s *Server) guard(e endpoint) http.Handler {
 		case key == "" && e.anonymous:
 			c = caller{identity: "nobody"}
 		case !ok:
-			fail(w, s.opts.BadKeyStatus, "auth_error", "Invalid user key")
+			s.fail(w, s.opts.BadKeyStatus, "auth_error", "Invalid user key")
 			return
 		case c.instance != "" && (!e.own || c.instance != r.PathValue("id")):
-			fail(w, http.StatusForbidden, "not_authorized", "This key may only manage its own instance")
+			s.fail(w, http.StatusForbidden, "not_authorized", "This key may only manage its own instance")
 			return
 		}
 		host, _, err := net.SplitHostPort(r.RemoteAddr)

@@ -25,6 +25,8 @@ func TestContract(t *testing.T) {
 		"Documented": {},
 		"Others": {BadKeyStatus: 401, GoneStatus: 400, FailWith200: true, ShowAsList: true, OutbidIntended: "running",
 			RateForm: "text"},
+		"Messages": {BadKeyStatus: 403, GoneStatus: 410, ErrorForm: "message", RateForm: "message"},
+		"Text":     {GoneStatus: 400, ErrorForm: "text", RateForm: "text", OutbidIntended: "running"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			providertest.Run(t, func(t providertest.T, c providertest.Case) providertest.Harness {
@@ -223,4 +225,18 @@ func (h *harness) Books() []providertest.Record {
 		}
 	}
 	return out
+}
+
+// TestAKeyThatMayNotReadTheUser: it rents, and whose account it is stays unknown (§1).
+func TestAKeyThatMayNotReadTheUser(t *testing.T) {
+	h := newHarness(t, providertest.Case{}, sim.Options{NoUserRead: true}, nil)
+	if err := h.good.CheckCredentials(t.Context()); err != nil {
+		t.Errorf("check: %v", err)
+	}
+	if id, err := h.good.AccountID(t.Context()); id != "" || err != nil {
+		t.Errorf("account %q, %v", id, err)
+	}
+	if _, err := h.bad.AccountID(t.Context()); provider.KindOf(err) != provider.Unauthorized {
+		t.Errorf("with a bad key: %v", err)
+	}
 }

@@ -2,7 +2,6 @@ package vastai
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -41,9 +40,9 @@ func (p *Provider) CreateInstance(ctx context.Context, r provider.CreateRequest)
 	if err != nil {
 		return provider.Instance{}, err
 	}
-	var a answer
-	if err := json.Unmarshal(reply.Body, &a); err != nil {
-		return provider.Instance{}, p.odd(opCreate, "the answer is not what a create answers: %v", err)
+	a, readable := readAnswer(reply.Body)
+	if !readable {
+		return provider.Instance{}, p.odd(opCreate, "the answer is no JSON object")
 	}
 	id := contractID(a.NewContract)
 	if id == "" || a.Success == nil {

@@ -3,6 +3,7 @@ package vastai
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"math"
 	"net/http"
 	"regexp"
@@ -41,8 +42,7 @@ func (p *Provider) call(ctx context.Context, op string, c rest.Call) (rest.Reply
 // failure reads an answer that is no success: any status but 200, and a 200 whose body says success: false or names
 // an error (§3, §7). It returns nil for a success.
 func (p *Provider) failure(op string, write bool, r rest.Reply) *provider.Error {
-	var a answer
-	readable := json.Unmarshal(r.Body, &a) == nil
+	a, readable := readAnswer(r.Body)
 	failed := r.Status != http.StatusOK || readable && (a.Success != nil && !*a.Success || a.Error != "")
 	if !failed {
 		return nil
@@ -50,7 +50,7 @@ func (p *Provider) failure(op string, write bool, r rest.Reply) *provider.Error 
 	text := strings.Join(strings.Fields(strings.Join([]string{
 		string(a.Msg), string(a.Message), string(a.Detail)}, " ")), " ")
 	if !readable {
-		text = string(r.Body) // plain text happens (§7)
+		text = instanceKey.ReplaceAllString(string(r.Body), "$1[redacted]") // plain text happens (§7)
 	}
 	e := &provider.Error{
 		Provider: provider.VastAI,
@@ -66,6 +66,21 @@ func (p *Provider) failure(op string, write bool, r rest.Reply) *provider.Error 
 		e.InstanceID = contractID(a.NewContract)
 	}
 	return e
+}
+
+// instanceKey is the key of an instance in an answer that cannot be read as JSON.
+var instanceKey = regexp.MustCompile(`("instance_api_key"\s*:\s*")[^"]*`)
+
+// readAnswer takes what it can of an answer; false means that it is no JSON object. A field of another type than it
+// should have counts as not said.
+func readAnswer(body []byte) (answer, bool) {
+	var a answer
+	var odd *json.UnmarshalTypeError
+	err := json.Unmarshal(body, &a)
+	if err == nil {
+		return a, true
+	}
+	return a, errors.As(err, &odd) && odd.Field != ""
 }
 
 func code(status int, slug string) string {

@@ -163,8 +163,7 @@ func (p *Provider) DestroyInstance(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	var a answer
-	if json.Unmarshal(reply.Body, &a) != nil || a.Success == nil {
+	if a, readable := readAnswer(reply.Body); !readable || a.Success == nil {
 		return p.odd(opDestroy, "status 200 without success")
 	}
 	return nil
