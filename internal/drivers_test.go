@@ -19,7 +19,7 @@ const checklist = "docs/checklists/add-a-provider.md"
 // name. driverExtras may be there too, each for its reason.
 var (
 	driverFiles  = []string{"", "wire.go", "errors.go", "search.go", "create.go", "instances.go"}
-	driverTests  = []string{"contract_test.go", "quirks_test.go"}
+	driverTests  = []string{"contract_test.go", "quirks_test.go", "broken_test.go"}
 	driverExtras = map[string]string{
 		"charges.go":   "the account of charges that a vendor publishes (provider.Accountant)",
 		"token.go":     "a login that is exchanged for a token of short life",

@@ -132,7 +132,7 @@ const patience = 20 * time.Second
 func tooSlow(t T, h Harness) {
 	impatient, ok := h.(ImpatientHarness)
 	if !ok {
-		t.Skipf("the harness is no ImpatientHarness")
+		t.Fatalf("the harness is no ImpatientHarness")
 	}
 	id, spare := scene(t, h)
 	d := impatient.ImpatientDriver()

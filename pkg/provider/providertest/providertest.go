@@ -23,7 +23,7 @@ import (
 //
 // The cloud shows a new instance as late as the driver declares (Capabilities.ListLag), so that every case lives with
 // the lag, and it holds the driver to its rate limits unless the case is Concurrent. Where the vendor pages its lists, a
-// page has 25 rows at the most. Every harness should be a QuirkHarness and an ImpatientHarness too.
+// page has 25 rows at the most. Every harness is a QuirkHarness and an ImpatientHarness too.
 type Harness interface {
 	// Driver returns the driver of the account. Its time is the harness's (see Wait).
 	Driver() provider.Provider

@@ -93,7 +93,7 @@ func tryShow(t T, h Harness, q Quirk, on string) (reason string) {
 	t.Helper()
 	quirky, ok := h.(QuirkHarness)
 	if !ok {
-		return "the harness is no QuirkHarness"
+		t.Fatalf("the harness is no QuirkHarness: it has to show %q, or to say why it cannot", q)
 	}
 	err := quirky.Show(q, on)
 	var why cannot
