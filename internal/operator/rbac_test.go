@@ -348,7 +348,7 @@ func elected(w *world, _ *market.Config, _ *simOptions) {
 }
 
 // gateway runs one under the chart's rules for it and returns its address.
-func (w *world) gateway(keys map[string]gateway.Key) string {
+func (w *world) gateway(keys map[string]gateway.Key, edits ...func(*gatewayrun.Config)) string {
 	w.t.Helper()
 	r := readRules(w.t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -363,6 +363,9 @@ func (w *world) gateway(keys map[string]gateway.Key) string {
 	}
 	cfg := gatewayrun.Config{Rest: w.as("gpuscale-gateway", r.GatewayCluster, r.GatewayOwn, w.admin), Namespace: secretNS, Listener: l,
 		Keys: keys, Grace: time.Second, Log: log, Clock: clock.RealClock{}}
+	for _, edit := range edits {
+		edit(&cfg)
+	}
 	go func() { done <- gatewayrun.Run(ctx, cfg) }()
 	w.t.Cleanup(func() {
 		cancel()

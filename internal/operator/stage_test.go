@@ -52,7 +52,7 @@ func newStage(t *testing.T, offers []market.Offer, opts ...localkubetest.Option)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, ctx: t.Context(), client: c, market: m, ns: cluster.Namespace(t), admin: cluster.Config()}
+	w := &world{t: t, ctx: t.Context(), client: c, market: m, ns: cluster.Namespace(t), admin: cluster.Config(), cluster: cluster}
 	w.ensure(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: secretNS}})
 	w.secret(simKey)
 	w.watch = statuscheck.Watch(t, c)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -127,7 +128,9 @@ func Snapshot(claims []v1alpha1.GPUNodeClaim, pools []v1alpha1.GPUNodePool) regi
 			continue
 		}
 		for j := range pools[i].Spec.Models {
-			known[pools[i].Spec.Models[j].Name] = registry.Known{}
+			m := &pools[i].Spec.Models[j]
+			// Of several pools the largest counts, as for the controllers.
+			known[m.Name] = registry.Known{Target: max(known[m.Name].Target, int(ptr.Deref(m.TargetConcurrency, 0)))}
 		}
 	}
 	for i := range claims {
@@ -140,18 +143,19 @@ func Snapshot(claims []v1alpha1.GPUNodeClaim, pools []v1alpha1.GPUNodePool) regi
 		default:
 			for j := range c.Spec.Placements {
 				name := c.Spec.Placements[j].Workload
-				coming := registry.Known{Stage: stage(c, name), Since: c.CreationTimestamp.Time}
 				// Of several the one that was asked for first is likely to serve first.
-				if before := known[name]; before.Stage == "" || coming.Since.Before(before.Since) {
-					known[name] = coming
+				if k := known[name]; k.Stage == "" || c.CreationTimestamp.Time.Before(k.Since) {
+					k.Stage, k.Since = stage(c, name), c.CreationTimestamp.Time
+					known[name] = k
 				}
 			}
 		}
 	}
 	for i := range claims {
 		for name, stage := range leaving(&claims[i]) {
-			if known[name].Stage == "" {
-				known[name] = registry.Known{Stage: stage}
+			if k := known[name]; k.Stage == "" {
+				k.Stage = stage
+				known[name] = k
 			}
 		}
 	}
@@ -228,8 +232,14 @@ func phase(c *v1alpha1.GPUNodeClaim) v1alpha1.Phase {
 }
 
 func worker(c *v1alpha1.GPUNodeClaim) registry.Worker {
-	w := registry.Worker{Claim: c.Name, ClaimUID: string(c.UID), Endpoint: c.Status.Endpoint,
+	w := registry.Worker{Claim: c.Name, ClaimUID: string(c.UID), Endpoint: c.Status.Endpoint, Since: c.CreationTimestamp.Time,
 		Models: make(map[string]registry.State, len(c.Spec.Placements))}
+	for i := range c.Status.Unwanted {
+		if w.Spare == nil {
+			w.Spare = map[string]bool{}
+		}
+		w.Spare[c.Status.Unwanted[i].Workload] = true
+	}
 	for i := range c.Spec.Placements {
 		w.Models[c.Spec.Placements[i].Workload] = registry.State(v1alpha1.ModelPending)
 	}

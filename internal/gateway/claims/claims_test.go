@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -71,7 +72,11 @@ func TestSnapshot(t *testing.T) {
 		workers []registry.Worker
 		models  []registry.Known
 	}{
-		"serves":        {nil, []registry.Worker{ready}, nil},
+		"serves": {nil, []registry.Worker{ready}, nil},
+		"serves what is not wanted there": {func(c *v1alpha1.GPUNodeClaim) {
+			c.CreationTimestamp, c.Status.Unwanted = now, []v1alpha1.UnwantedModel{{Workload: "m"}}
+		}, []registry.Worker{{Claim: "c", ClaimUID: "uid-1", Endpoint: "10.0.0.1:9443", Models: ready.Models, Since: now.Time,
+			Spare: map[string]bool{"m": true}}}, nil},
 		"loads another": {func(c *v1alpha1.GPUNodeClaim) { c.Status.Models[0].State = "Loading" }, with(map[string]registry.State{"m": "Loading"}), nil},
 		"agent has not said": {func(c *v1alpha1.GPUNodeClaim) { c.Status.Models = nil },
 			with(map[string]registry.State{"m": "Pending"}), nil},
@@ -104,13 +109,14 @@ func TestSnapshot(t *testing.T) {
 		}
 	}
 	pools := []v1alpha1.GPUNodePool{
-		{Spec: v1alpha1.GPUNodePoolSpec{Models: []v1alpha1.PoolModel{{Name: "cold"}, {Name: "m"}}}},
+		{Spec: v1alpha1.GPUNodePoolSpec{Models: []v1alpha1.PoolModel{{Name: "cold"}, {Name: "m", TargetConcurrency: ptr.To[int32](9)}}}},
+		{Spec: v1alpha1.GPUNodePoolSpec{Models: []v1alpha1.PoolModel{{Name: "m", TargetConcurrency: ptr.To[int32](5)}}}},
 		{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now}, Spec: v1alpha1.GPUNodePoolSpec{Models: []v1alpha1.PoolModel{{Name: "leaving"}}}},
 	}
 	boots := claim("c", func(c *v1alpha1.GPUNodeClaim) { c.Status.Phase = v1alpha1.PhaseProvisioning })
 	got := claims.Snapshot([]v1alpha1.GPUNodeClaim{boots}, pools)
 	slices.SortFunc(got.Models, func(a, b registry.Known) int { return strings.Compare(a.Name, b.Name) })
-	if want := []registry.Known{{Name: "cold"}, {Name: "m", Stage: "Provisioning on c"}}; !reflect.DeepEqual(got.Models, want) {
+	if want := []registry.Known{{Name: "cold"}, {Name: "m", Stage: "Provisioning on c", Target: 9}}; !reflect.DeepEqual(got.Models, want) {
 		t.Errorf("pools' models: got %v, want %v", got.Models, want)
 	}
 }

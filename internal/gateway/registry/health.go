@@ -1,6 +1,9 @@
 package registry
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Outcome is what became of a request at a worker, as far as it says something of the worker.
 type Outcome int
@@ -68,11 +71,17 @@ type class int
 
 const (
 	probed    class = iota // set aside long enough: one request is to show whether it is back
-	healthy                //
+	healthy                // wanted, and below its target
+	spare                  // below its target, but not wanted
+	loaded                 // at its target
 	setAside               // better than none
 	excluded               // tried before
 	exhausted              // at its limit
 )
+
+// defaultTarget is the Target of models that have none, as far as it decides when workers that are not wanted get
+// requests: so many at once an engine answers about as fast as one.
+const defaultTarget = 16
 
 // classOf judges e for a request for model.
 func (r *Registry) classOf(e *entry, model string, skip map[string]bool, now time.Time) class {
@@ -82,11 +91,22 @@ func (r *Registry) classOf(e *entry, model string, skip map[string]bool, now tim
 	case r.limit > 0 && e.outstanding >= r.limit, now.Before(e.full[model]):
 		return exhausted
 	case e.health.until.IsZero():
-		return healthy
+		return r.loadOf(e, model)
 	case !now.Before(e.health.until) && e.health.probe == nil:
 		return probed
 	}
 	return setAside
+}
+
+// loadOf is the class of a worker that nothing speaks against.
+func (r *Registry) loadOf(e *entry, model string) class {
+	switch {
+	case e.outstanding >= cmp.Or(r.models[model].target, defaultTarget):
+		return loaded
+	case e.Spare[model]:
+		return spare
+	}
+	return healthy
 }
 
 // Report notes an outcome. It tells whether the worker is set aside because of it.

@@ -6,6 +6,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -30,6 +31,10 @@ type Worker struct {
 	// Endpoint is "host:port".
 	Endpoint string
 	Models   map[string]State
+	// Since is when its claim was made; zero where it has none.
+	Since time.Time
+	// Spare are those of Models that are not wanted here any more, since others serve them or nobody asks for them.
+	Spare map[string]bool
 }
 
 // Known is a model that exists though no worker need have it.
@@ -39,6 +44,8 @@ type Known struct {
 	Stage string
 	// Since is when the machine that is to serve it was asked for; zero where that is not known.
 	Since time.Time
+	// Target is how many requests a worker of it should have; 0 where nobody says.
+	Target int
 }
 
 // Snapshot is all that a Source knows at one moment. The same worker or model must not be in it twice.
@@ -107,6 +114,7 @@ type model struct {
 	firstKnown time.Time
 	stage      string
 	since      time.Time
+	target     int
 	ready      []*entry
 }
 
@@ -147,7 +155,7 @@ func (r *Registry) replace(s Snapshot) (gone []string) {
 	r.models = make(map[string]*model, len(old))
 	for _, known := range s.Models {
 		m := r.know(old, known.Name)
-		m.stage, m.since = known.Stage, known.Since
+		m.stage, m.since, m.target = known.Stage, known.Since, known.Target
 	}
 	for _, w := range s.Workers {
 		e := r.workers[w.ClaimUID]
@@ -158,7 +166,7 @@ func (r *Registry) replace(s Snapshot) (gone []string) {
 		if e.Endpoint != w.Endpoint {
 			e.health, e.full = health{}, nil
 		}
-		w.Models = maps.Clone(w.Models)
+		w.Models, w.Spare = maps.Clone(w.Models), maps.Clone(w.Spare)
 		e.Worker, e.present = w, true
 		for name, state := range w.Models {
 			m := r.know(old, name)
@@ -275,9 +283,10 @@ type Lease struct {
 }
 
 // Acquire chooses, of the workers where model is Ready and that skip does not name, the one with the fewest requests
-// outstanding over all its models, and counts one more until the Lease is released. A worker at its limit is not
-// chosen; one that is set aside only when no other is left, or once its time is over, with one request at a time.
-// Without any it returns nil.
+// outstanding over all its models, and counts one more until the Lease is released. Where the model is Spare a worker
+// gets none while another has fewer than the model's Target, and of several such the oldest gets them: what is not wanted
+// is to be idle, so that it can end. A worker at its limit is not chosen; one that is set aside only when no other is left,
+// or once its time is over, with one request at a time. Without any it returns nil.
 func (r *Registry) Acquire(model string, skip map[string]bool) *Lease {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -292,7 +301,7 @@ func (r *Registry) Acquire(model string, skip map[string]bool) *Lease {
 	)
 	for _, e := range m.ready {
 		c := r.classOf(e, model, skip, now)
-		if c < bestClass || c == bestClass && best != nil && e.before(best) {
+		if c < bestClass || c == bestClass && best != nil && e.before(best, c) {
 			best, bestClass = e, c
 		}
 	}
@@ -309,8 +318,12 @@ func (r *Registry) Acquire(model string, skip map[string]bool) *Lease {
 	return l
 }
 
-// before tells which of two equally good workers is next.
-func (e *entry) before(other *entry) bool {
+// before tells which of two workers of a class is next. Of the spare ones the oldest is: the controllers too keep older
+// ones longer.
+func (e *entry) before(other *entry, c class) bool {
+	if c == spare {
+		return cmp.Or(e.Since.Compare(other.Since), strings.Compare(e.Claim, other.Claim)) < 0
+	}
 	return e.outstanding < other.outstanding || e.outstanding == other.outstanding && e.turn < other.turn
 }
 

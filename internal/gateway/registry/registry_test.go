@@ -3,6 +3,7 @@ package registry_test
 import (
 	"fmt"
 	"reflect"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -53,6 +54,56 @@ func TestLeastOutstandingAndTakingTurns(t *testing.T) {
 	}
 	if got := r.Outstanding(); !reflect.DeepEqual(got, map[string]int{"a": 0, "b": 0, "c": 0}) {
 		t.Errorf("outstanding %v", got)
+	}
+}
+
+// TestWhatIsNotWantedIsIdle as long as others are below the target, takes its part of what is above it, and when nothing is
+// wanted one worker gets all and the others can end.
+func TestWhatIsNotWantedIsIdle(t *testing.T) {
+	at := func(uid string, day int, spare bool) registry.Worker {
+		w := worker(uid, "m")
+		w.Since, w.Spare = time.Date(2026, 1, day, 0, 0, 0, 0, time.UTC), map[string]bool{"m": spare, "n": true}
+		return w
+	}
+	for name, c := range map[string]struct {
+		target  int
+		workers []registry.Worker
+		want    string // who gets requests that none follows the end of
+	}{
+		"all wanted":     {4, []registry.Worker{at("a", 1, false), at("b", 2, false)}, "abababababab"},
+		"one is spare":   {4, []registry.Worker{at("a", 1, false), at("b", 2, true)}, "aaaabbbbabab"},
+		"not the oldest": {4, []registry.Worker{at("a", 1, true), at("b", 2, false), at("c", 3, false)}, "bcbcbcbcaaaabcabca"},
+		"all are spare":  {2, []registry.Worker{at("c", 3, true), at("b", 2, true), at("d", 3, true)}, "bbccddbcdbcd"},
+		"no target": {0, []registry.Worker{at("a", 1, false), at("b", 2, true)}, strings.Repeat("a", 16) + strings.Repeat("b", 16) +
+			"abab"},
+	} {
+		r := registry.New(clock.RealClock{}, nil)
+		s := snapshot(c.workers...)
+		s.Models = []registry.Known{{Name: "m", Target: c.target}}
+		r.Apply(s)
+		got := ""
+		for range c.want {
+			got += r.Acquire("m", nil).Worker.ClaimUID
+		}
+		if got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+func TestSpareWorkersAreBetterThanNone(t *testing.T) {
+	r := registry.New(clock.RealClock{}, nil)
+	spare := worker("b", "m")
+	spare.Spare = map[string]bool{"m": true}
+	r.Apply(snapshot(worker("a", "m"), spare))
+	l := r.Acquire("m", nil)
+	l.Report(registry.Unreachable)
+	l.Release()
+	if got := r.Acquire("m", nil).Worker.ClaimUID; got != "b" {
+		t.Errorf("%s, with a set aside", got)
+	}
+	if got := r.Acquire("m", map[string]bool{"b": true}).Worker.ClaimUID; got != "a" {
+		t.Errorf("%s, with b tried", got)
 	}
 }
 

@@ -49,9 +49,12 @@ func union(parts []*Snapshot) Snapshot {
 		out.Partial = out.Partial || p.Partial
 		out.Workers = append(out.Workers, p.Workers...)
 		for _, m := range p.Models {
-			if m.Stage != "" || known[m.Name].Stage == "" {
-				known[m.Name] = m
+			before := known[m.Name]
+			m.Target = max(m.Target, before.Target)
+			if m.Stage == "" {
+				m.Stage, m.Since = before.Stage, before.Since
 			}
+			known[m.Name] = m
 		}
 		out.Boots = append(out.Boots, p.Boots...)
 	}
