@@ -19,8 +19,8 @@ func (s *Server) instanceRow(in market.Instance) object {
 		"id": integer(in.ID), "bundle_id": integer(o.Machine) * 10, "label": orNull(in.Label),
 		"template_id": nil, "template_hash_id": nil, "template_name": nil,
 		"image_uuid": in.Image, "image_args": append([]string{}, in.Command...), "image_runtype": in.Extra["runtype"],
-		"extra_env": extraEnv(in), "onstart": orNull(in.Extra["onstart"]), "jupyter_token": "",
-		"local_ipaddrs": "10.0.0.5 172.17.0.2 \n", "public_ipaddr": publicIP(in), "ports": ports(in),
+		"extra_env": s.extraEnv(in), "onstart": orNull(in.Extra["onstart"]), "jupyter_token": "",
+		"local_ipaddrs": "10.0.0.5 172.17.0.2 \n", "public_ipaddr": publicIP(in), "ports": s.ports(in),
 		"ssh_host": "ssh4.vast.ai", "ssh_idx": "4", "ssh_port": 31001, "machine_dir_ssh_port": 21000,
 		"direct_port_start": -1, "direct_port_end": -1, "start_date": unix(in.CreatedAt),
 		"is_bid": in.Spot, "min_bid": o.MinBid.Dollars(), "dph_base": in.GPURate.Dollars(), "dph_total": total,
@@ -94,11 +94,14 @@ func publicIP(in market.Instance) string {
 }
 
 // ports is null until the instance runs and its host has published them. Only the first leads anywhere.
-func ports(in market.Instance) any {
+func (s *Server) ports(in market.Instance) any {
 	if in.HostPort == 0 || len(in.Ports) == 0 {
 		return nil
 	}
 	out := object{}
+	for _, p := range s.opts.AlsoExposed {
+		out[fmt.Sprintf("%d/tcp", p)] = []object{{"HostIp": "0.0.0.0", "HostPort": "1"}}
+	}
 	for i, p := range in.Ports {
 		host := in.HostPort
 		if i > 0 {
@@ -109,12 +112,15 @@ func ports(in market.Instance) any {
 	return out
 }
 
-func extraEnv(in market.Instance) [][]string {
+func (s *Server) extraEnv(in market.Instance) [][]string {
 	out := [][]string{}
 	for k, v := range in.Env {
 		out = append(out, []string{k, v})
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i][0] < out[j][0] })
+	if s.opts.HideFlags {
+		return out
+	}
 	for _, p := range in.Ports {
 		out = append(out, []string{fmt.Sprintf("-p %d:%d", p, p), "1"})
 	}

@@ -36,6 +36,10 @@ type Options struct {
 	// ErrorForm is what an error's body holds: a slug and a message (JSON, when empty), the "message" alone (JSON), or the
 	// message as plain "text".
 	ErrorForm string
+	// HideFlags leaves docker's flags out of the environment that an instance shows, as the vendor's own example does.
+	HideFlags bool
+	// AlsoExposed are ports that images publish besides those that were asked for; they lead nowhere.
+	AlsoExposed []int
 	// NoUserRead is a key without the right to read the user: 403.
 	NoUserRead bool
 	// RateForm is the body of a 429: "detail" (JSON, when empty), "message" (JSON with a code) or "text".

@@ -182,6 +182,9 @@ func runsWithEndpoint(t T, h Harness) {
 			if got.Address == "" || got.Port < 1 || got.Port > 65535 {
 				t.Errorf("%s: a running %s instance is reached at %q port %d", what, kind, got.Address, got.Port)
 			}
+			if r := recordOf(h, inst.ID); r.Port != 0 && got.Port != r.Port {
+				t.Errorf("%s: it is reached at port %d; the driver says %d", what, r.Port, got.Port)
+			}
 			if got.CapacityType != kind || len(got.RestKeys) == 0 {
 				t.Errorf("%s: %s instance reads as %s with scopes %v", what, kind, got.CapacityType, got.RestKeys)
 			}

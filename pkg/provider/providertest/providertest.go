@@ -81,6 +81,8 @@ type Record struct {
 	PerHour money.Dollars
 	// Live: it has not been destroyed.
 	Live bool
+	// Port is where Boot.Port is reached from outside while it runs; 0 where the harness does not know.
+	Port int
 }
 
 // Op is an operation of provider.Provider, as provider.Error.Op spells it.

@@ -105,6 +105,16 @@ func live(h Harness) []Record {
 	return slices.DeleteFunc(slices.Clone(h.Books()), func(r Record) bool { return !r.Live })
 }
 
+// recordOf is an instance's line in the cloud's books.
+func recordOf(h Harness, id string) Record {
+	for _, r := range h.Books() {
+		if r.ID == id {
+			return r
+		}
+	}
+	return Record{}
+}
+
 // wantLive ends the case unless the cloud's books have n live instances, and returns them.
 func wantLive(t T, h Harness, n int) []Record {
 	t.Helper()

@@ -46,6 +46,7 @@ func misreadings() []providertest.Misreading {
 		{Case: "ARateAsTextIsItOrNone", Form: `"dph_total":"[0-9.]+"`, As: `"dph_total":0.1`},
 		{Case: "ANullRateIsNotSaid", Form: `"dph_total":null`, As: `"dph_total":0.1`},
 		{Case: "AZeroRateIsNotSaid", Form: `"dph_total":0,`, As: `"dph_total":0.1,`},
+		{Case: "PendingThenRunningWithAnEndpoint", Form: `"HostPort":"[0-9]+"`, As: `"HostPort":"9443"`},
 		// A row that cannot be read, for a driver that then reads none.
 		{Case: "APriceAsTextIsItOrNone", Form: `(?s)^.*"dph_base":"[0-9.]+".*$`, As: `{"offers":[]}`},
 	}

@@ -25,8 +25,9 @@ func TestContract(t *testing.T) {
 		"Documented": {},
 		"Others": {BadKeyStatus: 401, GoneStatus: 400, FailWith200: true, ShowAsList: true, OutbidIntended: "running",
 			RateForm: "text"},
-		"Messages": {BadKeyStatus: 403, GoneStatus: 410, ErrorForm: "message", RateForm: "message"},
-		"Text":     {GoneStatus: 400, ErrorForm: "text", RateForm: "text", OutbidIntended: "running"},
+		"Messages": {BadKeyStatus: 403, GoneStatus: 410, ErrorForm: "message", RateForm: "message", HideFlags: true,
+			AlsoExposed: []int{22, 8000}},
+		"Text": {GoneStatus: 400, ErrorForm: "text", RateForm: "text", OutbidIntended: "running"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			providertest.Run(t, func(t providertest.T, c providertest.Case) providertest.Harness {
@@ -219,7 +220,7 @@ func (h *harness) Books() []providertest.Record {
 	for _, in := range h.market.Books().Instances {
 		if in.Account == h.server.Account() {
 			out = append(out, providertest.Record{
-				ID: in.ID, Tag: in.Label, Spot: in.Spot, Live: in.State != market.Gone,
+				ID: in.ID, Tag: in.Label, Spot: in.Spot, Live: in.State != market.Gone, Port: in.HostPort,
 				PerHour: money.FromMicros((int64(in.GPURate) + int64(in.StorageRate) + 999) / 1000),
 			})
 		}

@@ -149,9 +149,13 @@ func checkBoot(b provider.Boot) error {
 	return nil
 }
 
+// portVariable repeats the published port in the container's environment: whether a list shows the flag that published
+// it is not known (§4), while variables are shown, and an image may publish others (§9).
+const portVariable = "GPUSCALE_PORT"
+
 // environment is the container's environment with the published port, which the vendor reads as a flag among it (§3).
 func environment(b provider.Boot) (map[string]string, error) {
-	env := make(map[string]string, len(b.Env)+1)
+	env := make(map[string]string, len(b.Env)+2)
 	total := 0
 	for name, v := range b.Env {
 		if name == "" || len(name) > envNameLimit || strings.HasPrefix(name, "-") || strings.ContainsAny(name, "= \t\r\n") {
@@ -164,6 +168,7 @@ func environment(b provider.Boot) (map[string]string, error) {
 		return nil, invalid(opCreate, "an environment of %d bytes; at most %d are possible", total, envLimit)
 	}
 	env[portFlag(b.Port)] = "1"
+	env[portVariable] = strconv.Itoa(b.Port)
 	return env, nil
 }
 

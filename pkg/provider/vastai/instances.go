@@ -337,15 +337,18 @@ func cannotStart(msg string) bool {
 }
 
 // port is where the port that create published can be reached, 0 until it is known. Which one that was is read from
-// the flag in the instance's environment; an image may publish others by EXPOSE (§9).
+// the flag or the variable in the instance's environment; an image may publish others by EXPOSE (§9).
 func (w wireInstance) port() int {
 	for _, pair := range w.ExtraEnv {
-		if len(pair) == 0 {
+		if len(pair) < 2 {
 			continue
 		}
 		if inside, ok := strings.CutPrefix(pair[0], "-p "); ok {
 			_, inside, _ = strings.Cut(inside, ":")
 			return w.hostPort(strings.TrimSpace(inside) + "/tcp")
+		}
+		if pair[0] == portVariable {
+			return w.hostPort(pair[1] + "/tcp")
 		}
 	}
 	if len(w.Ports) == 1 {

@@ -250,7 +250,7 @@ func TestCreateRequest(t *testing.T) {
 			Env: map[string]string{"GPUSCALE_BOOT": "e30="}, Port: 9443, UserData: "not for containers"},
 	}
 	want := `{"client_id":"me","image":"vllm/vllm-openai:v0.10.1","runtype":"args","user":"root","onstart":"/bin/bash",
-		"args":["-c","a <b> & c"],"env":{"GPUSCALE_BOOT":"e30=","-p 9443:9443":"1"},"disk":80,
+		"args":["-c","a <b> & c"],"env":{"GPUSCALE_BOOT":"e30=","GPUSCALE_PORT":"9443","-p 9443:9443":"1"},"disk":80,
 		"label":"gs-abcdefgh-0123456789abcdef","cancel_unavail":true`
 	p, s := scripted(t, ok(`{"success":true,"new_contract":31000001,"instance_api_key":"x"}`),
 		ok(`{"success":true,"new_contract":31000002}`))
@@ -270,7 +270,7 @@ func TestCreateRequest(t *testing.T) {
 		t.Error(err)
 	}
 	sameJSON(t, s.got[1].body, `{"client_id":"me","image":"vllm/vllm-openai:v0.10.1","runtype":"args","user":"root","onstart":"/a",
-		"env":{"-p 9443:9443":"1"},"disk":8,"label":"gs-abcdefgh-0123456789abcdef","cancel_unavail":true,"price":0.241501}`)
+		"env":{"GPUSCALE_PORT":"9443","-p 9443:9443":"1"},"disk":8,"label":"gs-abcdefgh-0123456789abcdef","cancel_unavail":true,"price":0.241501}`)
 }
 
 func TestCreateRefusesBeforeItAsks(t *testing.T) {
@@ -529,6 +529,7 @@ func TestInstanceEndpoint(t *testing.T) {
 		`"ports":{"9443/tcp":[{"HostPort":"41877"}],"8000/tcp":[{"HostPort":"1"}]},"public_ipaddr":"h"`:                                          ":0",
 		`"ports":{"9443/tcp":[{"HostPort":"41877"}],"8000/tcp":[{"HostPort":"1"}]},"public_ipaddr":"h","extra_env":[["-p 9443:9443","1"]]`:       "h:41877",
 		`"ports":{"9443/tcp":[{"HostPort":"41877"}],"8000/tcp":[{"HostPort":"1"}]},"public_ipaddr":"h","extra_env":{"-p 9443:9443":"1","A":"b"}`: "h:41877",
+		`"ports":{"9443/tcp":[{"HostPort":"41877"}],"8000/tcp":[{"HostPort":"1"}]},"public_ipaddr":"h","extra_env":[["GPUSCALE_PORT","9443"]]`:   "h:41877",
 		`"ports":{"8000/tcp":[{"HostPort":"1"}]},"public_ipaddr":"h","extra_env":[["-p 9443:9443","1"]]`:                                         ":0",
 		`"ports":{"9443/tcp":[{"HostPort":"41877"}]},"public_ipaddr":"h","extra_env":"text"`:                                                     "h:41877",
 		`"ports":{"9443/tcp":[{"HostPort":"41877"}]},"public_ipaddr":"h","extra_env":[[]]`:                                                       "h:41877",
