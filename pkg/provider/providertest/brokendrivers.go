@@ -104,6 +104,12 @@ func brokenBuying() []BrokenDriver {
 					e.Kind = provider.Unknown
 				}
 			})},
+		{"an offer that is gone is our mistake", "CreateOnAnOfferThatIsGone ListedStockThatIsGone ABidThatTheMarketPassed",
+			ErrorsTwisted(func(e *provider.Error) {
+				if e.Kind == provider.OfferGone || e.Kind == provider.NoCapacity {
+					e.Kind = provider.Invalid
+				}
+			})},
 		{"invents a tag", "CreateRefusedLeavesNothing",
 			RequestTwisted(func(r *provider.CreateRequest) { r.Tag = "gs-suite001-0000000000000000" })},
 		{"keeps the instance to itself", "CreateThatFailsWithAnInstanceNamesIt ABidThatTheMarketPassed",

@@ -23,7 +23,7 @@ func TestContract(t *testing.T) {
 	// Each variant is one way in which the vendor has been seen to say the same.
 	for name, options := range map[string]sim.Options{
 		"Documented": {},
-		"Others": {BadKeyStatus: 401, GoneStatus: 400, FailWith200: true, ShowAsList: true, OutbidIntended: "running",
+		"Others": {BadKeyStatus: 401, GoneStatus: 400, FailWith200: true, LowBidWith200: true, ShowAsList: true, OutbidIntended: "running",
 			RateForm: "text"},
 		"Messages": {BadKeyStatus: 403, GoneStatus: 410, ErrorForm: "message", RateForm: "message", HideFlags: true,
 			AlsoExposed: []int{22, 8000}},

@@ -121,11 +121,13 @@ func kind(op string, write bool, status int, slug, text string) provider.Kind {
 	return byStatus(write, status)
 }
 
-// offerGone: under 400, 404 and 410 alike, and "is not your own" under 403, where a host may rent nobody else's (§7).
+// offerGone: under 400, 404 and 410 alike, and "is not your own" under 403, where a host may rent nobody else's (§7). A
+// bid that is refused though it is within the range of bids was passed by the market since the search (§3).
 func offerGone(status int, says func(...string) bool) bool {
 	switch status {
 	case http.StatusOK, http.StatusBadRequest, http.StatusNotFound, http.StatusGone:
-		return says("no_such_ask", "not available", "no longer available")
+		return says("no_such_ask", "not available", "no longer available") ||
+			says("invalid_price") && !says("set a bid price")
 	case http.StatusForbidden:
 		return says("is not your own")
 	}
