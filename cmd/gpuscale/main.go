@@ -1,6 +1,6 @@
 // Command gpuscale buys GPU capacity for Kubernetes where it is cheapest and gives it back when demand stops.
 //
-// It exits 0 when it did what it was asked, 1 with one line when it could not, and 2 when it did not understand.
+// What it exits with is on one page: docs/operating/exit-codes.md.
 package main
 
 import (
@@ -14,15 +14,22 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/munhq/gpuscale/internal/cloudsim/market"
 )
 
 // version is set by the build.
 var version = "dev"
 
+// The exit codes, each with its line in docs/operating/exit-codes.md.
 const (
-	exitOK      = 0
-	exitFailure = 1
-	exitUsage   = 2
+	exitOK          = 0
+	exitFailure     = 1
+	exitUsage       = 2
+	exitPartial     = 3
+	exitUnmet       = 4
+	exitInterrupted = 130
 )
 
 func main() {
@@ -36,12 +43,23 @@ func main() {
 
 // console is where a command reads and writes.
 type console struct {
+	in     io.Reader
 	out    io.Writer
-	getenv func(string) string
+	errOut io.Writer
+	// terminal: a person watches errOut, so that progress can be shown there.
+	terminal bool
+	getenv   func(string) string
+	// simHook changes simulated markets: tests make them slow or fail.
+	simHook func(*market.Market)
 }
 
 // say writes to the user. Nobody is left to tell when that fails.
 func (c *console) say(format string, args ...any) { _, _ = fmt.Fprintf(c.out, format, args...) }
+
+// note writes beside the output, where it does not disturb who reads that.
+func (c *console) note(format string, args ...any) {
+	_, _ = fmt.Fprintf(c.errOut, format+"\n", args...)
+}
 
 // usageError is a mistake in the command line.
 type usageError struct{ error }
@@ -49,18 +67,33 @@ type usageError struct{ error }
 // errShown is a failure that the command has already told of.
 var errShown = errors.New("told already")
 
+// exitError is an outcome with a code of its own, which the command has already told of.
+type exitError int
+
+// Error is for nobody: the command has said it.
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
 func run(ctx context.Context, args []string, getenv func(string) string, out, errOut io.Writer) int {
+	return execute(ctx, &console{in: os.Stdin, out: out, errOut: errOut, terminal: isTerminal(errOut), getenv: getenv}, args)
+}
+
+func execute(ctx context.Context, c *console, args []string) int {
 	//nolint:contextcheck // Commands get ctx from ExecuteContext.
-	root := newRoot(&console{out: out, getenv: getenv})
-	complain := (&console{out: errOut}).say
+	root := newRoot(c)
+	complain := (&console{out: c.errOut}).say
 	root.SetArgs(args)
-	root.SetOut(out)
-	root.SetErr(errOut)
+	root.SetOut(c.out)
+	root.SetErr(c.errOut)
 	err := root.ExecuteContext(ctx)
-	var usage usageError
+	var (
+		usage usageError
+		coded exitError
+	)
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.As(err, &coded):
+		return int(coded)
 	case errors.Is(err, errShown):
 		return exitFailure
 	case errors.As(err, &usage) || strings.HasPrefix(err.Error(), "unknown command"):
@@ -69,6 +102,11 @@ func run(ctx context.Context, args []string, getenv func(string) string, out, er
 	}
 	complain("gpuscale: %v\n", err)
 	return exitFailure
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 func newRoot(c *console) *cobra.Command {
@@ -80,8 +118,7 @@ func newRoot(c *console) *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newDemo(c), newUp(c), newController(c), newGateway(c), newCosts(c), newVersion(c))
+	root.AddCommand(newOffers(c), newPlan(c), newCheck(c), newDemo(c), newUp(c), newController(c), newGateway(c), newCosts(c), newVersion(c))
 	return root
 }
 

@@ -44,7 +44,7 @@ func NeedOf(entry v1alpha1.ProviderSpec, req v1alpha1.Requirements, account stri
 		n.MinReliability = &r
 	}
 	if req.MinCUDA != "" {
-		v, err := parseCUDA(req.MinCUDA)
+		v, err := ParseCUDA(req.MinCUDA)
 		if err != nil {
 			return n, err
 		}
@@ -66,7 +66,8 @@ func diskOf(req v1alpha1.Requirements) int {
 	return DefaultDiskGB
 }
 
-func parseCUDA(s string) (v [2]int, err error) {
+// ParseCUDA reads a version of two numbers, as in requirements.minCUDA.
+func ParseCUDA(s string) (v [2]int, err error) {
 	major, minor, _ := strings.Cut(s, ".")
 	if v[0], err = strconv.Atoi(major); err == nil {
 		v[1], err = strconv.Atoi(minor)

@@ -89,16 +89,25 @@ func (e Explanation) String() string {
 	if kept := e.Kept(); kept > 0 {
 		parts = append(parts, fmt.Sprintf("%d fit", kept))
 	}
-	order := slices.DeleteFunc(Rejections(), func(r Rejection) bool { return e.Counts[r] == 0 })
-	slices.SortStableFunc(order, func(a, b Rejection) int { return e.Counts[b] - e.Counts[a] })
-	for _, r := range order {
-		parts = append(parts, fmt.Sprintf("%d %s", e.Counts[r], e.phrase(r)))
+	if out := e.LeftOut(); out != "" {
+		parts = append(parts, out)
 	}
 	noun := "offers"
 	if e.Total == 1 {
 		noun = "offer"
 	}
 	return fmt.Sprintf("%d %s: %s", e.Total, noun, strings.Join(parts, ", "))
+}
+
+// LeftOut is String's account of what does not fit: "180 over $0.50, 22 wrong GPU". Empty where all fit.
+func (e Explanation) LeftOut() string {
+	order := slices.DeleteFunc(Rejections(), func(r Rejection) bool { return e.Counts[r] == 0 })
+	slices.SortStableFunc(order, func(a, b Rejection) int { return e.Counts[b] - e.Counts[a] })
+	parts := make([]string, len(order))
+	for i, r := range order {
+		parts[i] = fmt.Sprintf("%d %s", e.Counts[r], e.phrase(r))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // phrase is the rejection's, with the limit or time that applied.

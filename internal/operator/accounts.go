@@ -18,19 +18,10 @@ import (
 
 // newAccounts opens accounts with this release's drivers; simulated clouds are reached by their base URLs.
 func newAccounts(ctx context.Context, reader client.Reader, cfg Config, id identity.Identity) *account.Accounts {
-	constructors := map[provider.Name]account.Constructor{}
-	for name, d := range drivers.All() {
-		opts := drivers.Options{BaseURL: cfg.BaseURLs[name], Transport: cfg.Transport, PaceFactor: cfg.PaceFactor}
-		constructors[name] = account.Constructor{Env: d.Env, New: func(creds map[string]string) (provider.Provider, error) {
-			p, err := d.New(creds, opts)
-			if err != nil || cfg.Wrap == nil {
-				return p, err
-			}
-			return cfg.Wrap(p), nil
-		}}
-	}
 	return account.New(ctx, account.Options{
-		Constructors: constructors,
+		Constructors: account.Drivers(func(name provider.Name) drivers.Options {
+			return drivers.Options{BaseURL: cfg.BaseURLs[name], Transport: cfg.Transport, PaceFactor: cfg.PaceFactor}
+		}, cfg.Wrap),
 		Secrets:      secretReader{reader}.data,
 		Env: func(name string) (string, bool) {
 			v := cfg.Getenv(name)

@@ -1,0 +1,141 @@
+package quote
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/munhq/gpuscale/api/v1alpha1"
+	"github.com/munhq/gpuscale/internal/account"
+	"github.com/munhq/gpuscale/internal/demand"
+	"github.com/munhq/gpuscale/internal/manifest"
+	"github.com/munhq/gpuscale/internal/planner"
+	"github.com/munhq/gpuscale/internal/search"
+	"github.com/munhq/gpuscale/pkg/provider"
+)
+
+// Plan is what the controller would decide now of a set of objects.
+type Plan struct {
+	planner.Plan
+	Demand demand.Result
+	// Idle are pods of the set that ask for nothing, each with why.
+	Idle []string
+	// Markets are what each entry of each pool has now.
+	Markets []planner.Market
+	// Failed are the entries that gave no offers.
+	Failed []Failure
+	// EnvFor are the Secrets that pools name and the set does not have: the environment's credentials stood in for them.
+	EnvFor []string
+}
+
+// Plan takes pods as pending, asks every entry of every pool and has the planner decide.
+func (d Desk) Plan(ctx context.Context, set *manifest.Set, o demand.Options) Plan {
+	now := d.Clock.Now()
+	pods, idle := pending(set.Pods, now, o)
+	out := Plan{Idle: idle, Demand: demand.Workloads(demand.Input{Pods: pods, Pools: set.Pools, Options: o})}
+	asked, secrets := withoutSecrets(set)
+	out.EnvFor = secrets
+	s := search.Searcher{Accounts: d.Accounts, Patience: d.Timeout}
+	if d.Asked != nil && d.Answered != nil {
+		for _, p := range asked {
+			for _, e := range p.Spec.Providers {
+				d.Asked(e.Name)
+			}
+		}
+		s.Answered = func(m planner.Market) { d.Answered(entryOf(asked, m).Name) }
+	}
+	out.Markets = s.Markets(ctx, asked)
+	for _, m := range out.Markets {
+		if m.Err == "" {
+			continue
+		}
+		e := entryOf(asked, m)
+		_, err := d.Accounts.For(ctx, account.RefOf(e))
+		f := Failure{Provider: provider.Name(e.Name), What: e.CapacityType + " (pool " + m.Pool + ")", Message: m.Err}
+		if err != nil {
+			f = failureOf(f.Provider, f.What, err)
+		}
+		out.Failed = append(out.Failed, f)
+	}
+	out.Plan = planner.Make(planner.Snapshot{Now: d.Clock.Now(), Pools: set.Pools, Claims: set.Claims,
+		Workloads: out.Demand.Workloads, Markets: out.Markets})
+	sortFailures(out.Failed)
+	return out
+}
+
+func entryOf(pools []*v1alpha1.GPUNodePool, m planner.Market) v1alpha1.ProviderSpec {
+	i := slices.IndexFunc(pools, func(p *v1alpha1.GPUNodePool) bool { return p.Name == m.Pool })
+	return pools[i].Spec.Providers[m.Entry]
+}
+
+// pending are copies of the pods as they would wait for a GPU in a cluster that has none: unschedulable, in the order in
+// which they are given. Pods that ask for nothing are left out, and said why.
+func pending(pods []*corev1.Pod, now time.Time, o demand.Options) (out []*corev1.Pod, idle []string) {
+	for i, p := range pods {
+		p = p.DeepCopy()
+		name := p.Namespace + "/" + p.Name
+		switch {
+		case p.Spec.NodeName != "":
+			idle = append(idle, fmt.Sprintf("pod %s is on node %s already", name, p.Spec.NodeName))
+			continue
+		case !demand.MayAsk(p, o):
+			idle = append(idle, fmt.Sprintf("pod %s asks for nothing: it has no gpuscale.io/ annotation", name))
+			continue
+		}
+		if p.CreationTimestamp.IsZero() {
+			p.CreationTimestamp.Time = now.Add(time.Duration(i-len(pods)) * time.Millisecond)
+		}
+		if p.UID == "" {
+			p.UID = types.UID(fmt.Sprintf("pod-%d", i))
+		}
+		if !slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled }) {
+			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodScheduled,
+				Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable})
+		}
+		out = append(out, p)
+	}
+	return out, idle
+}
+
+// withoutSecrets are the pools with every Secret that the set does not have replaced by the environment, and the names of
+// those Secrets.
+func withoutSecrets(set *manifest.Set) (pools []*v1alpha1.GPUNodePool, replaced []string) {
+	have := SecretsOf(set)
+	names := map[string]bool{}
+	for _, p := range set.Pools {
+		p = p.DeepCopy()
+		for i := range p.Spec.Providers {
+			e := &p.Spec.Providers[i]
+			if s := e.APIKeySecret; s != nil {
+				ref := account.SecretRef{Namespace: s.Namespace, Name: s.Name}
+				if _, ok := have[ref]; !ok {
+					names[ref.String()] = true
+					e.APIKeySecret = nil
+				}
+			}
+		}
+		pools = append(pools, p)
+	}
+	return pools, slices.Sorted(maps.Keys(names))
+}
+
+// SecretsOf are a set's Secrets as an API server would give them.
+func SecretsOf(set *manifest.Set) map[account.SecretRef]map[string][]byte {
+	out := map[account.SecretRef]map[string][]byte{}
+	for _, s := range set.Secrets {
+		data := maps.Clone(s.Data)
+		if data == nil {
+			data = map[string][]byte{}
+		}
+		for k, v := range s.StringData {
+			data[k] = []byte(v)
+		}
+		out[account.SecretRef{Namespace: s.Namespace, Name: s.Name}] = data
+	}
+	return out
+}
