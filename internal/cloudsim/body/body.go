@@ -33,6 +33,9 @@ type Spec struct {
 	UserData string
 	// Port is the one TCP port that the tenant asked to publish; zero when none.
 	Port int
+	// OwnAddress: the machine has an address to itself, at which Port is reached as it is. It is one of loopback's many,
+	// which Linux has without being told.
+	OwnAddress bool
 	// PortEnv and HostEnv name variables which the body sets to the outside port and address, because a provider tells
 	// its tenant those and only the body knows them.
 	PortEnv, HostEnv []string

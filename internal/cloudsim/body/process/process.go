@@ -80,17 +80,19 @@ func (f *Factory) Start(ctx context.Context, s body.Spec) (body.Body, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Body{dir: dir, logs: logs, done: make(chan struct{}), freePort: f.ports.free}
+	b := &Body{dir: dir, logs: logs, done: make(chan struct{}), host: loopback, freePort: f.ports.free}
 	if s.BootData() == "" {
 		b.refuse("bash: " + bootVariable + ": parameter not set")
 		return b, nil
 	}
-	if b.port, err = f.ports.reserve(ctx); err != nil {
+	if s.OwnAddress {
+		b.host, b.port = body.LoopbackAddress(), s.Port
+	} else if b.port, err = f.ports.reserve(ctx); err != nil {
 		return nil, errors.Join(err, logs.Close())
 	}
 	b.cmd = exec.Command(f.opts.Agent) //nolint:noctx // Its life is the body's, which kills it with all that it started.
 	b.cmd.Dir = filepath.Join(dir, "root")
-	b.cmd.Env = f.environment(dir, b.port, s)
+	b.cmd.Env = f.environment(dir, b.host, b.port, s)
 	b.cmd.SysProcAttr = ownSession()
 	// The agent may have nothing to say, and a person who asks for the log should see that it began.
 	_, _ = fmt.Fprintf(logs, "simulated container %s: %s at port %d\n", s.InstanceID, filepath.Base(f.opts.Agent), b.port)
@@ -122,7 +124,7 @@ func (f *Factory) furnish(dir string, gpu body.GPU) error {
 	return writeSMI(filepath.Join(dir, "bin"), gpu)
 }
 
-func (f *Factory) environment(dir string, port int, s body.Spec) []string {
+func (f *Factory) environment(dir, host string, port int, s body.Spec) []string {
 	env := map[string]string{}
 	if s.GPU.Count > 0 { // So that a model too large for the machine fails as it would on a real one.
 		env["VLLM_SIM_GPUS"] = strconv.Itoa(s.GPU.Count)
@@ -134,7 +136,7 @@ func (f *Factory) environment(dir string, port int, s body.Spec) []string {
 		env[name] = strconv.Itoa(port)
 	}
 	for _, name := range s.HostEnv {
-		env[name] = loopback
+		env[name] = host
 	}
 	env["PATH"] = filepath.Join(dir, "bin") + ":/usr/bin:/bin"
 	env["HOME"] = filepath.Join(dir, "root")
@@ -142,7 +144,7 @@ func (f *Factory) environment(dir string, port int, s body.Spec) []string {
 	env["HF_HUB_OFFLINE"] = "1" // Simulated models are on no Hub.
 	env["TMPDIR"] = filepath.Join(dir, "tmp")
 	env[bootVariable] = s.BootData()
-	env[listenVariable] = fmt.Sprintf("%s:%d", loopback, port)
+	env[listenVariable] = fmt.Sprintf("%s:%d", host, port)
 	out := make([]string, 0, len(env))
 	for _, k := range slices.Sorted(maps.Keys(env)) {
 		out = append(out, k+"="+env[k])
@@ -153,6 +155,7 @@ func (f *Factory) environment(dir string, port int, s body.Spec) []string {
 // Body is one agent process and all that it starts.
 type Body struct {
 	dir      string
+	host     string
 	port     int
 	cmd      *exec.Cmd
 	logs     *roll
@@ -225,7 +228,7 @@ func (b *Body) finish(err error) {
 }
 
 // Address is where the agent listens.
-func (b *Body) Address() (string, int) { return loopback, b.port }
+func (b *Body) Address() (string, int) { return b.host, b.port }
 
 // Done is closed when the agent and everything that it started are gone.
 func (b *Body) Done() <-chan struct{} { return b.done }

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -58,7 +59,7 @@ func New(o Options) *Factory {
 
 // Start runs an agent in this process. The context's end kills it.
 func (f *Factory) Start(ctx context.Context, s body.Spec) (body.Body, error) {
-	b := &Body{logs: &tail{most: f.opts.LogBytes}, done: make(chan struct{})}
+	b := &Body{host: loopback, logs: &tail{most: f.opts.LogBytes}, done: make(chan struct{})}
 	if s.BootData() == "" {
 		b.refuse(exitFailure, "bash: "+agentapi.EnvBoot+": parameter not set")
 		return b, nil
@@ -68,7 +69,11 @@ func (f *Factory) Start(ctx context.Context, s body.Spec) (body.Body, error) {
 		return b, nil //nolint:nilerr // The machine started; it is its software that failed.
 	}
 	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort(loopback, "0"))
+	wanted := 0
+	if s.OwnAddress {
+		b.host, wanted = body.LoopbackAddress(), s.Port
+	}
+	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort(b.host, strconv.Itoa(wanted)))
 	if err != nil {
 		return nil, fmt.Errorf("virtual body: %w", err)
 	}
@@ -145,6 +150,7 @@ func (t telemetry) Latest() (agent.Reading, bool) {
 // Body is one agent and its engines.
 type Body struct {
 	agent *agent.Agent
+	host  string
 	port  int
 	logs  *tail
 	done  chan struct{}
@@ -177,7 +183,7 @@ func (b *Body) run(ctx context.Context, listener net.Listener) {
 }
 
 // Address is the agent's port on loopback, or port 0 for a body that never listened.
-func (b *Body) Address() (string, int) { return loopback, b.port }
+func (b *Body) Address() (string, int) { return b.host, b.port }
 
 // Done is closed when the agent and its engines are gone.
 func (b *Body) Done() <-chan struct{} { return b.done }

@@ -1,0 +1,118 @@
+package verda_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/munhq/gpuscale/internal/cloudsim/market"
+	"github.com/munhq/gpuscale/pkg/provider/providertest"
+)
+
+// Show has the simulated Verda do what the provider reference says that the vendor has been seen to, and what it does not
+// exclude.
+func (h *harness) Show(q providertest.Quirk, on string) error {
+	switch q {
+	case providertest.ListedGone: // §2: it is no reservation
+		return existing(h.market.SellOut(marketOffer(on)), "offer", on)
+	case providertest.LowBid:
+		return providertest.Cannot("spot has a price and no bids (§2)")
+	case providertest.Fails200: // §5
+		if providertest.Op(on) != providertest.Destroy {
+			return providertest.Cannot("only actions on several instances answer for each under a 2xx (§5)")
+		}
+		h.Fail(providertest.Destroy, providertest.FailureIn200, 1)
+	case providertest.DestroyIgnored:
+		h.market.DestroyIgnored(1)
+	case providertest.DestroyLate: // §4: deleting
+		h.market.SetDestroyLag(providertest.DestroyTakes)
+	case providertest.DestroyRefused: // §5, §9
+		h.server.RefuseDeletes(1)
+	case providertest.LatePorts: // §4: ip is null
+		return h.runWithoutAddress(on)
+	case providertest.NoRuntime: // §4: ip before the OS is up, and the other way round
+		h.rewriteInstance(on, func(row map[string]any) {
+			if row["status"] != "running" {
+				row["status"], row["ip"] = "running", nil
+			}
+		})
+	case providertest.PriceText, providertest.PriceNull, providertest.PriceZero:
+		name, _, _ := strings.Cut(on, "/")
+		h.Rewrite(providertest.Search, inRows("instance_type", name, odd(q, "price_per_hour", "spot_price")))
+	case providertest.RateText, providertest.RateNull, providertest.RateZero:
+		h.rewriteInstance(on, odd(q, "price_per_hour"))
+	case providertest.Unreachable: // §4: unknown
+		return h.market.SetOffline(on, true)
+	case providertest.DeletedElsewhere:
+		return h.market.Destroy(h.server.Account(), on, "tenant")
+	case providertest.BadKeyAsNotFound:
+		return providertest.Cannot("credentials are refused when a token is asked for (§1)")
+	case providertest.PageTwoFails, providertest.EndlessPages:
+		return providertest.Cannot("the list has no pages (§4)")
+	default:
+		return fmt.Errorf("quirk %q is not known here", q)
+	}
+	return nil
+}
+
+// existing is an error where what should be awkward does not exist.
+func existing(ok bool, what, id string) error {
+	if !ok {
+		return fmt.Errorf("no %s %s", what, id)
+	}
+	return nil
+}
+
+// runWithoutAddress lets an instance come up, its address not shown.
+func (h *harness) runWithoutAddress(id string) error {
+	if err := h.market.HoldPorts(id, true); err != nil {
+		return err
+	}
+	for range 120 {
+		if in, err := h.market.Get(h.server.Account(), id); err == nil && in.State == market.Running {
+			return nil
+		}
+		h.clock.Step(time.Second)
+	}
+	return fmt.Errorf("instance %s does not start", id)
+}
+
+// rewriteInstance changes an instance in whatever shows it.
+func (h *harness) rewriteInstance(id string, change func(row map[string]any)) {
+	for _, op := range []providertest.Op{providertest.Get, providertest.List} {
+		h.Rewrite(op, inRows("id", id, change))
+	}
+}
+
+// inRows applies a change to the rows of which a field has a value, in a document that is a list of rows, or one row.
+func inRows(key, value string, change func(row map[string]any)) func(any) any {
+	return func(doc any) any {
+		rows, isList := doc.([]any)
+		if !isList {
+			rows = []any{doc}
+		}
+		for _, r := range rows {
+			if row, ok := r.(map[string]any); ok && fmt.Sprint(row[key]) == value {
+				change(row)
+			}
+		}
+		return doc
+	}
+}
+
+// odd writes numbers as text, null or zero.
+func odd(q providertest.Quirk, fields ...string) func(map[string]any) {
+	return func(row map[string]any) {
+		for _, f := range fields {
+			switch q {
+			case providertest.PriceText, providertest.RateText:
+				row[f] = fmt.Sprint(row[f])
+			case providertest.PriceNull, providertest.RateNull:
+				row[f] = nil
+			default:
+				row[f] = json.Number("0")
+			}
+		}
+	}
+}
