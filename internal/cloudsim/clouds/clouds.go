@@ -10,6 +10,7 @@ import (
 	"github.com/munhq/gpuscale/internal/cloudsim/runpod"
 	"github.com/munhq/gpuscale/internal/cloudsim/tensordock"
 	"github.com/munhq/gpuscale/internal/cloudsim/vastai"
+	"github.com/munhq/gpuscale/internal/cloudsim/verda"
 )
 
 // Cloud is one simulated provider.
@@ -37,6 +38,7 @@ func All() []Cloud {
 	return []Cloud{
 		{Provider: "vast.ai", Credentials: one("VASTAI_API_KEY"), Market: habits("vast.ai", nil), API: vastAI},
 		{Provider: "runpod", Credentials: one("RUNPOD_API_KEY"), Market: runpod.Config, API: runPod},
+		{Provider: "verda", Credentials: verda.Credentials, Market: verda.Config, API: verdaAPI},
 		{Provider: "tensordock", Credentials: one("TENSORDOCK_API_TOKEN"), Market: tensordock.Config, API: tensorDock},
 	}
 }
@@ -91,4 +93,8 @@ func runPod(m *market.Market, a Access) http.Handler {
 // tensorDock has no addresses to give away: bodies are at ports of one.
 func tensorDock(m *market.Market, a Access) http.Handler {
 	return tensordock.New(m, tensordock.Options{Tokens: a.Keys, LimitScale: a.scale(), NoPublicIPs: true, PortsAfter: 2 * time.Second})
+}
+
+func verdaAPI(m *market.Market, a Access) http.Handler {
+	return verda.New(m, verda.Options{Clients: verda.Clients(a.Keys)})
 }

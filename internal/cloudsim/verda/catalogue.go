@@ -1,10 +1,12 @@
 package verda
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 )
@@ -46,8 +48,34 @@ func offerID(instanceType, location string, spot bool) string {
 	return instanceType + "/" + location + "/" + strconv.FormatBool(spot)
 }
 
-// Offers is a catalogue at prices of 2026.
-func Offers() []market.Offer {
+// Config is a market in which things take as long, and go wrong as often, as users of Verda report. Prices are lists', spot
+// has no bids, and what is taken back is gone.
+func Config(seed int64) market.Config {
+	c := market.Realistic("verda", seed)
+	c.Offers, c.StableOfferIDs, c.SpotPaysFloor, c.LowBidStays = offers(), true, true, false
+	c.Walk, c.Reclaim = market.Walk{}, market.Reclaim{PerHour: 0.05, Hold: 10 * time.Minute, Destroys: true}
+	c.Boot = market.Boot{Accept: 5 * time.Second, Create: 20 * time.Second, Load: 100 * time.Second, Jitter: 1}
+	c.Afterlife = 24 * time.Hour
+	c.InstanceID = func(n int64) string { return fmt.Sprintf("2d1f0000-0000-4000-8000-%012x", n) }
+	return c
+}
+
+// Credentials are those of the account that a key opens, by the names of the environment: it is the client's secret.
+func Credentials(key string) map[string]string {
+	return map[string]string{"VERDA_CLIENT_ID": "client-of-" + key, "VERDA_CLIENT_SECRET": key}
+}
+
+// Clients are the clients of Credentials, for Options.
+func Clients(keys []string) map[string]string {
+	out := map[string]string{}
+	for _, key := range keys {
+		out["client-of-"+key] = key
+	}
+	return out
+}
+
+// offers is a catalogue at prices of 2026.
+func offers() []market.Offer {
 	var out []market.Offer
 	for _, t := range []struct {
 		name, gpu, driver string
@@ -75,6 +103,25 @@ func Offers() []market.Offer {
 	return out
 }
 
+// known are all offers that were ever on sale, at the prices of now: a type is listed whether or not there is stock.
+func (s *Server) known() (all, onSale []market.Offer) {
+	onSale = s.market.Offers()
+	s.mu.Lock()
+	for _, o := range onSale {
+		if !slices.Contains(s.seen, o.ID) {
+			s.seen = append(s.seen, o.ID)
+		}
+	}
+	seen := slices.Clone(s.seen)
+	s.mu.Unlock()
+	for _, id := range seen {
+		if o, ok := s.market.Offer(id); ok {
+			all = append(all, o)
+		}
+	}
+	return all, onSale
+}
+
 // row is a type with its prices, gathered from the market's two offers for it.
 type row struct {
 	offer          market.Offer
@@ -83,19 +130,21 @@ type row struct {
 
 func (s *Server) rows() (names []string, rows map[string]*row, stock map[bool]map[string][]string) {
 	rows, stock = map[string]*row{}, map[bool]map[string][]string{false: {}, true: {}}
-	for _, o := range s.market.Offers() {
+	all, onSale := s.known()
+	for _, o := range all {
 		name := o.Extra[extraType]
 		if rows[name] == nil {
 			rows[name] = &row{offer: o}
 			names = append(names, name)
 		}
-		spot := o.MinBid > 0
-		if spot {
+		if o.MinBid > 0 {
 			rows[name].spot = o.MinBid
 		} else {
 			rows[name].onDemand = o.OnDemand
 		}
-		stock[spot][o.Region] = append(stock[spot][o.Region], name)
+	}
+	for _, o := range onSale {
+		stock[o.MinBid > 0][o.Region] = append(stock[o.MinBid > 0][o.Region], o.Extra[extraType])
 	}
 	return names, rows, stock
 }
@@ -137,7 +186,8 @@ func (s *Server) availability(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) places() (out []string) {
-	for _, o := range s.market.Offers() {
+	all, _ := s.known()
+	for _, o := range all {
 		if !slices.Contains(out, o.Region) {
 			out = append(out, o.Region)
 		}
@@ -157,7 +207,8 @@ func (s *Server) locations(w http.ResponseWriter, _ *http.Request) {
 // volumeTypes prices disks as the market does: all of its offers have one price.
 func (s *Server) volumeTypes(w http.ResponseWriter, _ *http.Request) {
 	var month market.Nano
-	for _, o := range s.market.Offers() {
+	all, _ := s.known()
+	for _, o := range all {
 		month = o.StorageMonth
 	}
 	price := float64(month) / float64(market.Nano1) * vendorMonth / marketMonth

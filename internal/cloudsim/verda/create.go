@@ -89,7 +89,8 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) {
 		invalid(w, why)
 		return
 	}
-	v := &volume{id: newID(), name: o.Volume.Name, location: o.Location, size: o.Volume.Size, onSpot: keepDetached, state: attached}
+	v := &volume{id: newID(), name: o.Volume.Name, location: o.Location, size: o.Volume.Size, onSpot: keepDetached, state: attached,
+		made: s.market.Clock().Now()}
 	if o.Volume.OnSpot != nil {
 		v.onSpot = *o.Volume.OnSpot
 	}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 )
@@ -38,6 +39,9 @@ func status(in market.Instance) string {
 	return string(in.State)
 }
 
+// stamp is a time as the vendor writes it.
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
+
 // shown drops what its tenant has deleted, and what the vendor took back where that vanishes.
 func (s *Server) shown(in market.Instance) bool {
 	s.mu.Lock()
@@ -59,7 +63,7 @@ func (s *Server) row(in market.Instance) object {
 		contract = "SPOT"
 	}
 	return object{
-		"id": in.ID, "ip": ip, "status": status(in), "created_at": in.CreatedAt.UTC().Format("2006-01-02T15:04:05.000Z"),
+		"id": in.ID, "ip": ip, "status": status(in), "created_at": stamp(in.CreatedAt),
 		"instance_type": in.Extra[extraType], "hostname": in.Extra[extraHostname], "description": in.Extra[extraDescription],
 		"location": o.Region, "image": in.Extra[extraImage], "os_name": "Ubuntu 24.04", "is_spot": in.Spot, "contract": contract,
 		"pricing": "FIXED_PRICE", "price_per_hour": s.price(in.GPURate),

@@ -58,7 +58,8 @@ type Server struct {
 	volumes map[string]*volume
 	order   []string // of volumes
 	deleted map[string]bool
-	refused int // deletes still to refuse
+	seen    []string // the market's offers, whether or not on sale
+	refused int      // deletes still to refuse
 }
 
 // New puts Verda's API in front of a market. The market should show instances for a time after their end

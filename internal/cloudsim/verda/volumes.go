@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"time"
 
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 )
@@ -27,6 +28,7 @@ type volume struct {
 	id, name, location, instance, onSpot string
 	size                                 int
 	state                                string
+	made                                 time.Time
 }
 
 // Leftovers are the names of what outlives its instance: volumes that bill, detached or in the trash, and scripts of
@@ -91,7 +93,7 @@ func (v *volume) row() object {
 		instance = nil
 	}
 	return object{"id": v.id, "name": v.name, "size": v.size, "type": "NVMe", "status": status, "instance_id": instance,
-		"is_os_volume": true, "location": v.location, "currency": "usd", "created_at": "2026-08-01T12:00:00.000Z"}
+		"is_os_volume": true, "location": v.location, "currency": "usd", "created_at": stamp(v.made)}
 }
 
 func (s *Server) inState(w http.ResponseWriter, shown func(string) bool) {

@@ -12,6 +12,7 @@ import (
 	"github.com/munhq/gpuscale/pkg/provider/runpod"
 	"github.com/munhq/gpuscale/pkg/provider/tensordock"
 	"github.com/munhq/gpuscale/pkg/provider/vastai"
+	"github.com/munhq/gpuscale/pkg/provider/verda"
 )
 
 // Options are what tests and simulated markets set; the zero value is the real cloud.
@@ -43,6 +44,7 @@ func All() map[provider.Name]Driver {
 		provider.RunPod:     {New: newRunPod, Env: runpod.EnvKeys()},
 		provider.TensorDock: {New: newTensorDock, Env: tensordock.EnvKeys()},
 		provider.VastAI:     {New: newVastAI, Env: vastai.EnvKeys()},
+		provider.Verda:      {New: newVerda, Env: verda.EnvKeys()},
 	}
 }
 
@@ -96,6 +98,19 @@ func newTensorDock(creds map[string]string, opts Options) (provider.Provider, er
 	}
 	c.BaseURL, c.Transport, c.Clock, c.PaceFactor = opts.BaseURL, opts.Transport, opts.Clock, opts.PaceFactor
 	p, err := tensordock.New(c)
+	if err != nil {
+		return nil, err // as in newVastAI
+	}
+	return p, nil
+}
+
+func newVerda(creds map[string]string, opts Options) (provider.Provider, error) {
+	c, err := verda.FromCredentials(creds)
+	if err != nil {
+		return nil, err
+	}
+	c.BaseURL, c.Transport, c.Clock, c.PaceFactor = opts.BaseURL, opts.Transport, opts.Clock, opts.PaceFactor
+	p, err := verda.New(c)
 	if err != nil {
 		return nil, err // as in newVastAI
 	}

@@ -258,7 +258,11 @@ func brokenBelieving() []BrokenDriver {
 				return nil
 			})},
 		{"an instance that is not ready for its end is none", "ADestroyThatIsRefused",
-			KindTwisted(provider.Unknown, provider.NotFound, "destroy")},
+			ErrorsTwisted(func(e *provider.Error) {
+				if e.Op == string(Destroy) && (e.Kind == provider.Unknown || e.Kind == provider.Unavailable) {
+					e.Kind = provider.NotFound
+				}
+			})},
 		{"an endpoint as soon as there is an instance", "RunningBeforeItsPorts RunningWithoutARuntime",
 			ReadsTwisted(func(i *provider.Instance) {
 				if i.Port == 0 {

@@ -49,6 +49,7 @@ type harness struct {
 	good, bad *verda.Provider
 	impatient *verda.Provider
 	machines  int
+	url       string
 	options   sim.Options
 }
 
@@ -73,6 +74,7 @@ func newHarness(t providertest.T, _ providertest.Case, o sim.Options, wrap func(
 	t.Cleanup(h.market.Close)
 	t.Cleanup(srv.Close)
 	t.Cleanup(srv.CloseClientConnections)
+	h.url = srv.URL
 	transport := srv.Client().Transport
 	if wrap != nil {
 		transport = wrap(transport)
@@ -135,6 +137,10 @@ func vendorAnswers() map[providertest.Fault]providertest.Answer {
 		},
 		// Of several actions one failed.
 		providertest.FailureIn200: func(w http.ResponseWriter, r *http.Request, _ perform) {
+			if opOf(r) != providertest.Destroy {
+				write(w, http.StatusOK, `{"code":"server_error","message":"Something went wrong"}`)
+				return
+			}
 			write(w, http.StatusMultiStatus, `[{"action":"delete","instanceId":"2d1f0000-0000-4000-8000-000000000000","status":"error","error":"Internal error","statusCode":500}]`)
 		},
 		providertest.FailedWithInstance: func(w http.ResponseWriter, _ *http.Request, perform perform) {

@@ -96,21 +96,9 @@ func (p *Provider) checkPrice(ctx context.Context, what choice, r provider.Creat
 	}
 	price, priced := types[what.instanceType].price(what.spot, disk)
 	if !priced || r.MaxPrice.Less(price) {
-		return provider.Errorf(provider.Verda, opCreate, provider.OfferGone, "%s costs $%s/h now, at most $%s/h may be paid",
-			what.instanceType, price, r.MaxPrice)
+		return dearer(what.instanceType, price, r.MaxPrice)
 	}
 	return nil
-}
-
-// unsent turns the failure of a read before the create, which concludes nothing about the offer, into one of which it is
-// open what it means.
-func unsent(err error) error {
-	switch provider.KindOf(err) {
-	case provider.Invalid, provider.NotFound:
-		return provider.Errorf(provider.Verda, opCreate, provider.Unavailable, "%v", err)
-	default:
-		return err
-	}
 }
 
 var (

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/oauth2"
+
+	"github.com/munhq/gpuscale/pkg/money"
 	"github.com/munhq/gpuscale/pkg/provider"
 	"github.com/munhq/gpuscale/pkg/provider/rest"
 )
@@ -46,6 +49,30 @@ func (p *Provider) call(ctx context.Context, op string, c rest.Call) (rest.Reply
 		}
 		return reply, nil
 	}
+}
+
+// noToken is what a grant's failure means for an operation, of which nothing was sent.
+func (p *Provider) noToken(ctx context.Context, op string, err error) *provider.Error {
+	e := &provider.Error{Provider: provider.Verda, Op: op, Kind: provider.Unavailable, Message: p.redact("token: " + err.Error())}
+	if ctx.Err() != nil {
+		e.Err = ctx.Err()
+		if writes(op) {
+			e.Kind = provider.Unknown
+		}
+		return e
+	}
+	var refused *oauth2.RetrieveError
+	if !errors.As(err, &refused) || refused.Response == nil {
+		return e
+	}
+	e.Message = p.redact("token: " + string(refused.Body))
+	switch status := refused.Response.StatusCode; status {
+	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound:
+		e.Kind, e.Code = provider.Unauthorized, refused.ErrorCode
+	case http.StatusTooManyRequests:
+		e.Kind, e.RetryAfter = provider.RateLimited, minWait
+	}
+	return e
 }
 
 // writes reports an operation that changes something at the vendor, by one of its calls at least.
@@ -175,4 +202,20 @@ func (p *Provider) odd(op, format string, args ...any) *provider.Error {
 
 func invalid(op, format string, args ...any) *provider.Error {
 	return provider.Errorf(provider.Verda, op, provider.Invalid, format, args...)
+}
+
+// dearer is an offer whose price has risen above what may be paid, or that has none any more.
+func dearer(instanceType string, now, most money.Dollars) *provider.Error {
+	return provider.Errorf(provider.Verda, opCreate, provider.OfferGone, "%s costs $%s/h now, at most $%s/h may be paid", instanceType, now, most)
+}
+
+// unsent turns the failure of a read before the create, which concludes nothing about the offer, into one of which it is
+// open what it means.
+func unsent(err error) error {
+	switch provider.KindOf(err) {
+	case provider.Invalid, provider.NotFound:
+		return provider.Errorf(provider.Verda, opCreate, provider.Unavailable, "%v", err)
+	default:
+		return err
+	}
 }

@@ -57,7 +57,8 @@ func (p *Provider) SearchOffers(ctx context.Context, q provider.OfferQuery) ([]p
 		return offers, nil
 	}
 	for _, here := range stock {
-		if len(q.Regions) > 0 && !slices.Contains(q.Regions, here.Location) || here.Location == "" {
+		if len(q.Regions) > 0 && !slices.ContainsFunc(q.Regions, func(r string) bool { return strings.EqualFold(r, here.Location) }) ||
+			here.Location == "" {
 			continue
 		}
 		for _, name := range here.Types {

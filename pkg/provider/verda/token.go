@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -17,7 +16,6 @@ import (
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/clientcredentials"
 
-	"github.com/munhq/gpuscale/pkg/provider"
 	"github.com/munhq/gpuscale/pkg/provider/rest"
 )
 
@@ -138,28 +136,4 @@ func with(r *http.Request, kind string, body []byte) *http.Request {
 	out.Header.Set("Accept", "application/json")
 	out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	return out
-}
-
-// noToken is what a grant's failure means for an operation, of which nothing was sent.
-func (p *Provider) noToken(ctx context.Context, op string, err error) *provider.Error {
-	e := &provider.Error{Provider: provider.Verda, Op: op, Kind: provider.Unavailable, Message: p.redact("token: " + err.Error())}
-	if ctx.Err() != nil {
-		e.Err = ctx.Err()
-		if writes(op) {
-			e.Kind = provider.Unknown
-		}
-		return e
-	}
-	var refused *oauth2.RetrieveError
-	if !errors.As(err, &refused) || refused.Response == nil {
-		return e
-	}
-	e.Message = p.redact("token: " + string(refused.Body))
-	switch status := refused.Response.StatusCode; status {
-	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound:
-		e.Kind, e.Code = provider.Unauthorized, refused.ErrorCode
-	case http.StatusTooManyRequests:
-		e.Kind, e.RetryAfter = provider.RateLimited, minWait
-	}
-	return e
 }

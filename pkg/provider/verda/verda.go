@@ -51,17 +51,15 @@ type Config struct {
 const (
 	envID     = "VERDA_CLIENT_ID"
 	envSecret = "VERDA_CLIENT_SECRET" //nolint:gosec // The name of one, and none.
-	envURL    = "VERDA_BASE_URL"
 )
 
 // EnvKeys are the names under which FromCredentials finds the credentials; both are needed.
 func EnvKeys() []string { return []string{envID, envSecret} }
 
-// FromCredentials takes the credentials from a Secret's data or from the environment, by the names of EnvKeys, and another
-// address of the API from VERDA_BASE_URL. The error names what is missing.
+// FromCredentials takes the credentials from a Secret's data or from the environment, by the names of EnvKeys. The
+// error names what is missing.
 func FromCredentials(creds map[string]string) (Config, error) {
-	c := Config{ClientID: strings.TrimSpace(creds[envID]), ClientSecret: strings.TrimSpace(creds[envSecret]),
-		BaseURL: strings.TrimSpace(creds[envURL])}
+	c := Config{ClientID: strings.TrimSpace(creds[envID]), ClientSecret: strings.TrimSpace(creds[envSecret])}
 	var missing []string
 	if c.ClientID == "" {
 		missing = append(missing, envID)
