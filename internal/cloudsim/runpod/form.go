@@ -194,8 +194,8 @@ func readArgs(args string) ([]string, *bad) {
 func (f form) tcp() []int {
 	var out []int
 	for _, p := range f.ports {
-		if m := portForm.FindStringSubmatch(p); m != nil && m[2] == "tcp" {
-			n, _ := strconv.Atoi(m[1]) // The pattern is digits; what is too long for a port reaches nothing.
+		if number, is := strings.CutSuffix(p, "/tcp"); is {
+			n, _ := strconv.Atoi(number) // The rules have seen that it is digits; what is too long for a port reaches nothing.
 			out = append(out, n)
 		}
 	}

@@ -88,15 +88,6 @@ func offersTwisted(twist func(*provider.Offer)) breakage {
 	}
 }
 
-func requestTwisted(twist func(*provider.CreateRequest)) breakage {
-	return func(p provider.Provider) provider.Provider {
-		return broken{Provider: p, create: func(ctx context.Context, r provider.CreateRequest) (provider.Instance, error) {
-			twist(&r)
-			return p.CreateInstance(ctx, r)
-		}}
-	}
-}
-
 func readsTwisted(twist func(*provider.Instance)) breakage {
 	return func(p provider.Provider) provider.Provider {
 		return broken{
