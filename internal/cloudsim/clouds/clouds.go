@@ -87,7 +87,7 @@ func vastAI(m *market.Market, a Access) http.Handler {
 }
 
 func runPod(m *market.Market, a Access) http.Handler {
-	return runpod.New(m, runpod.Options{Keys: a.Keys, LimitScale: a.scale()})
+	return runpod.New(m, runpod.Options{Keys: a.Keys, LimitScale: a.scale(), MinRAM: true})
 }
 
 // tensorDock has no addresses to give away: bodies are at ports of one.

@@ -19,7 +19,7 @@ const (
 )
 
 func (s *Server) create(w http.ResponseWriter, r *http.Request, _ caller) {
-	f, refused := readForm(r)
+	f, refused := readForm(r, s.opts.MinRAM)
 	if refused != nil {
 		fail(w, refused.status, refused.detail, refused.errors...)
 		return
@@ -46,7 +46,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, _ caller) {
 func (s *Server) place(f form) (market.Instance, error) {
 	err := error(&market.Error{Code: market.NoCapacity, Message: "nothing fits"})
 	for _, o := range s.market.Offers() {
-		if o.GPU != f.gpu || o.GPUs != f.count || o.Extra[extraCloud] != f.cloud || !f.host(o.CUDA) ||
+		if o.GPU != f.gpu || o.GPUs != f.count || o.Extra[extraCloud] != f.cloud || !f.host(o) ||
 			len(f.dataCenters) > 0 && !slices.Contains(f.dataCenters, o.Region) {
 			continue
 		}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/munhq/gpuscale/internal/cloudsim/market"
 )
 
 // form is a create's body as understood.
@@ -22,6 +24,7 @@ type form struct {
 	command                 []string
 	floor                   string
 	exact                   []string
+	ram                     int // GB per GPU, at the least
 }
 
 // bad is a refusal of a form: by the schema (422, with each violation), or by a rule (400).
@@ -66,6 +69,7 @@ type wireForm struct {
 		Count               *int     `json:"count"`
 		AllowedCUDAVersions []string `json:"allowedCudaVersions"`
 		MinCUDAVersion      *string  `json:"minCudaVersion"`
+		MinRAMPerGPU        *int     `json:"minRamPerGpu"`
 	} `json:"gpu"`
 }
 
@@ -77,13 +81,16 @@ const (
 
 var portForm = regexp.MustCompile(`^(\d+)/(tcp|http)$`)
 
-// readForm reads a create. No count is not a bad form: it finds nothing.
-func readForm(r *http.Request) (form, *bad) {
+// readForm reads a create; ram says whether it may ask for RAM. No count is not a bad form: it finds nothing.
+func readForm(r *http.Request, ram bool) (form, *bad) {
 	var in wireForm
 	d := json.NewDecoder(http.MaxBytesReader(nil, r.Body, maxBody))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&in); err != nil {
 		return form{}, schema(strings.TrimPrefix(err.Error(), "json: "))
+	}
+	if in.GPU != nil && in.GPU.MinRAMPerGPU != nil && !ram {
+		return form{}, schema("gpu: additional properties 'minRamPerGpu' not allowed")
 	}
 	if violations := in.violations(); len(violations) > 0 {
 		return form{}, schema(violations...)
@@ -94,7 +101,7 @@ func readForm(r *http.Request) (form, *bad) {
 		return form{}, b
 	}
 	f.gpu, f.count, f.exact = *in.GPU.ID, deref(in.GPU.Count, 0), in.GPU.AllowedCUDAVersions
-	f.floor = deref(in.GPU.MinCUDAVersion, "")
+	f.floor, f.ram = deref(in.GPU.MinCUDAVersion, ""), deref(in.GPU.MinRAMPerGPU, 0)
 	var b *bad
 	f.command, b = readArgs(f.args)
 	return f, b
@@ -129,6 +136,7 @@ func (in wireForm) violations() []string {
 	add(in.Cloud != nil && *in.Cloud != cloudSecure && *in.Cloud != cloudCommunity, "cloud: value must be one of 'SECURE', 'COMMUNITY'")
 	if in.GPU != nil {
 		add(in.GPU.ID == nil, "gpu: missing property 'id'")
+		add(in.GPU.MinRAMPerGPU != nil && *in.GPU.MinRAMPerGPU < 1, "gpu.minRamPerGpu: minimum: got less than 1")
 		add(in.GPU.Count != nil && *in.GPU.Count < 1, "gpu.count: minimum: got less than 1")
 		add(in.GPU.MinCUDAVersion != nil && !cudaVersion.MatchString(*in.GPU.MinCUDAVersion), "gpu.minCudaVersion: does not match pattern")
 		add(slices.ContainsFunc(in.GPU.AllowedCUDAVersions, func(v string) bool { return !cudaVersion.MatchString(v) }),
@@ -202,8 +210,12 @@ func (f form) tcp() []int {
 	return out
 }
 
-// host reports whether a host with that CUDA will do.
-func (f form) host(cuda float64) bool {
+// host reports whether a host with that CUDA and RAM will do.
+func (f form) host(o market.Offer) bool {
+	cuda := o.CUDA
+	if o.RAMMB < f.ram*1000*max(1, o.GPUs) {
+		return false
+	}
 	if len(f.exact) > 0 {
 		return slices.Contains(f.exact, version(cuda))
 	}

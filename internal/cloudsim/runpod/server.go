@@ -35,6 +35,8 @@ type Options struct {
 	EmptyRuntime bool
 	// StalePorts leaves the last ports on a pod that has ended.
 	StalePorts bool
+	// MinRAM takes gpu.minRamPerGpu in a create, as newer servers do, and serves a description that has it.
+	MinRAM bool
 	// PriceText writes prices and costs as strings.
 	PriceText bool
 	// BusyUntilRunning refuses to end a pod with 409 until it runs.
@@ -89,7 +91,18 @@ func New(m *market.Market, o Options) *Server {
 	} {
 		s.mux.Handle(pattern, s.guard(e))
 	}
+	s.mux.HandleFunc("GET /v2/openapi.json", s.describe)
 	return s
+}
+
+// describe is the part of the description in which servers are known to differ. It needs no key.
+func (s *Server) describe(w http.ResponseWriter, _ *http.Request) {
+	gpu := object{"id": object{"type": "string"}, "count": object{"type": "integer"}, "minCudaVersion": object{"type": "string"}}
+	if s.opts.MinRAM {
+		gpu["minRamPerGpu"] = object{"type": "integer"}
+	}
+	reply(w, http.StatusOK, object{"openapi": "3.1.0", "components": object{"schemas": object{"CreateGpuConfig": object{
+		"type": "object", "properties": gpu, "unevaluatedProperties": false}}}})
 }
 
 // account is the market account that Options.Keys open.

@@ -71,7 +71,7 @@ func createBody(r provider.CreateRequest) (createRequest, error) {
 		Name:  r.Tag,
 		Image: r.Boot.Image,
 		Cloud: at.Cloud,
-		GPU:   createGPU{ID: at.GPU, Count: at.Count, MinCUDAVersion: at.CUDA},
+		GPU:   createGPU{ID: at.GPU, Count: at.Count, MinCUDAVersion: at.CUDA, MinRAMPerGPU: at.RAM},
 		Disk:  max(r.DiskGB, minDiskGB),
 		// Not http, which would put the vendor's proxy between (§4).
 		Ports: []string{fmt.Sprintf("%d/tcp", r.Boot.Port)},

@@ -163,6 +163,8 @@ func createKind(status int, text string) provider.Kind {
 		return provider.NoCapacity
 	case status == http.StatusForbidden:
 		return provider.Quota // not open to this account, others are: the description of the API
+	case status == http.StatusUnprocessableEntity && strings.Contains(text, "minrampergpu"):
+		return provider.Unsupported // an older server after all; offers without RAM can be had
 	case isOurs(status), status == http.StatusNotFound:
 		return provider.Invalid
 	case status == http.StatusBadRequest && says(text, ruleWords()):

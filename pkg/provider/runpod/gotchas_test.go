@@ -58,7 +58,9 @@ func (h *harness) supply() {
 	for _, o := range []struct {
 		name, cloud, place string
 		cuda               float64
-	}{{"old", "SECURE", "EU-RO-1", 12.4}, {"new", "SECURE", "EU-RO-1", 13.0}, {"far", "SECURE", "US-KS-2", 13.0}, {"host", "COMMUNITY", "", 12.8}} {
+		ramGB              int
+	}{{"old", "SECURE", "EU-RO-1", 12.4, 25}, {"new", "SECURE", "EU-RO-1", 13.0, 25}, {"far", "SECURE", "US-KS-2", 13.0, 50},
+		{"host", "COMMUNITY", "", 12.8, 25}} {
 		for _, n := range []int{1, 2, 4} {
 			each := 0.39
 			if o.cloud == "COMMUNITY" {
@@ -67,7 +69,7 @@ func (h *harness) supply() {
 			h.market.AddOffer(market.Offer{
 				ID: o.name + string(rune('0'+n)), Machine: o.name, Host: o.name, GPU: "NVIDIA L4", DriverGPU: "NVIDIA L4", GPUs: n,
 				MachineGPUs: 4, GPUMemoryMB: 23034, ComputeCap: 890, CUDA: o.cuda, CPUArch: "amd64", Cores: 64, EffectiveCores: 8,
-				RAMMB: 50_000, DiskGB: 500, Region: o.place, Ports: 10, OnDemand: market.USD(each) * market.Nano(n),
+				RAMMB: o.ramGB * 1000 * n, DiskGB: 500, Region: o.place, Ports: 10, OnDemand: market.USD(each) * market.Nano(n),
 				StorageMonth: market.USD(0.10), Extra: map[string]string{"cloud": o.cloud},
 			})
 		}
@@ -175,6 +177,28 @@ func buyingGotchas() []gotcha {
 			}
 			h.find(t, provider.OfferQuery{Regions: []string{"EU-RO-1"}}, func(o provider.Offer) bool { return *o.MaxCUDA == [2]int{12, 4} })
 		}, falls: []fault{onWire("asks for any host", sends(`,"minCudaVersion":"[0-9.]+"`, ``))}},
+		{name: "a host has the RAM that the offer says", options: sim.Options{MinRAM: true}, check: func(t providertest.T, h brokenHarness) {
+			h.supply()
+			o := h.find(t, provider.OfferQuery{}, func(o provider.Offer) bool { return o.RAMGB != nil && *o.RAMGB == 64 && o.GPUCount == 2 })
+			if in := h.buy(t, o); in.Offer.RAMMB < 64_000 {
+				t.Errorf("an offer of 64 GB became a host with %d MB", in.Offer.RAMMB)
+			}
+			h.find(t, provider.OfferQuery{}, func(o provider.Offer) bool { return o.RAMGB == nil && o.GPUCount == 2 })
+		}, falls: []fault{onWire("asks for any host", sends(`,"minRamPerGpu":[0-9]+`, ``))}},
+		{name: "an older server refuses to be asked for RAM", check: func(t providertest.T, h brokenHarness) {
+			h.supply()
+			o := h.find(t, provider.OfferQuery{}, inCloud("SECURE", 1))
+			if o.RAMGB != nil {
+				t.Errorf("%d GB of RAM are offered, and the server cannot be asked for them", *o.RAMGB)
+			}
+			o.ID = strings.Replace(o.ID, "/0/NVIDIA", "/32/NVIDIA", 1) // of a search before the server was replaced
+			if _, err := h.create(t, o); provider.KindOf(err) != provider.Unsupported {
+				t.Errorf("%v; want Unsupported, which leaves the other offers", err)
+			}
+		}, falls: []fault{
+			onWire("knows a newer one", reads(`"minCudaVersion":\{`, `"minRamPerGpu":{},"minCudaVersion":{`)),
+			at("holds the pool back", kindTwisted(provider.Unsupported, provider.Invalid)),
+		}},
 		{name: "a place in lower case is none", check: func(t providertest.T, h brokenHarness) {
 			h.supply()
 			o := h.find(t, provider.OfferQuery{Regions: []string{"us-ks-2"}}, func(o provider.Offer) bool { return o.Region == "US-KS-2" })

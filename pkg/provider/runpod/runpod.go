@@ -11,6 +11,8 @@
 //   - There is no idempotency key. The owner tag is the pod's name, and an unclear create is looked up by it (§3).
 //   - A new pod may be "not found" for half a minute (§3).
 //   - Its port is published after it runs, and is another one after each restart (§4).
+//   - What RAM a machine has is not listed. A newer server takes the least RAM that a pod may have; whether this one does is
+//     read in its description of itself (§0, §3).
 //   - Calls of all kinds are counted together, per minute, hour and day (§7). A Provider keeps to it, so there should be
 //     one Provider per key.
 //
@@ -68,8 +70,9 @@ func FromCredentials(creds map[string]string) (Config, error) {
 
 // Provider is one account at RunPod; it implements provider.Provider.
 type Provider struct {
-	rest  *rest.Client
-	clock rest.Clock
+	rest   *rest.Client
+	clock  rest.Clock
+	server server
 }
 
 var _ provider.Provider = (*Provider)(nil)

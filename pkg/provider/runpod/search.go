@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/munhq/gpuscale/pkg/gpu"
 	"github.com/munhq/gpuscale/pkg/money"
@@ -40,7 +42,7 @@ func (p *Provider) SearchOffers(ctx context.Context, q provider.OfferQuery) ([]p
 	case q.DiskGB < 1:
 		return nil, invalid(opSearch, "a disk of %d GB", q.DiskGB)
 	}
-	s := finding{regions: q.Regions, disk: max(q.DiskGB, minDiskGB)}
+	s := finding{regions: q.Regions, disk: max(q.DiskGB, minDiskGB), takesRAM: p.takesRAM(ctx)}
 	for _, cloud := range []string{cloudSecure, cloudCommunity} {
 		for _, count := range counts() {
 			if !s.sold(cloud, count) {
@@ -79,10 +81,44 @@ func (p *Provider) types(ctx context.Context, cloud string, count int) ([]json.R
 	return *found.GPUs, nil
 }
 
+// server is what is known of the API's version. It may be used concurrently.
+type server struct {
+	mu       sync.Mutex
+	until    time.Time
+	takesRAM bool
+}
+
+// How long what a server says of itself is believed, and that it said nothing.
+const (
+	serverAge  = 12 * time.Hour
+	silenceAge = 10 * time.Minute
+)
+
+// takesRAM reports whether a create may ask for RAM, by the server's description of itself. Where that cannot be read, it
+// may not.
+func (p *Provider) takesRAM(ctx context.Context) bool {
+	p.server.mu.Lock()
+	defer p.server.mu.Unlock()
+	now := p.clock.Now()
+	if now.Before(p.server.until) {
+		return p.server.takesRAM
+	}
+	p.server.until, p.server.takesRAM = now.Add(silenceAge), false
+	reply, err := p.call(ctx, opSearch, rest.Call{Method: http.MethodGet, Path: "/v2/openapi.json"})
+	var d description
+	if err != nil || json.Unmarshal(reply.Body, &d) != nil {
+		return false
+	}
+	p.server.until = now.Add(serverAge)
+	p.server.takesRAM = strings.Contains(string(d.Components.Schemas.CreateGPUConfig), `"minRamPerGpu"`)
+	return p.server.takesRAM
+}
+
 // finding is what a search has found so far.
 type finding struct {
 	regions    []string
 	disk       int
+	takesRAM   bool
 	known      []wireGPU // of the first answer, which has the prices and sizes of both clouds
 	offers     []provider.Offer
 	unreadable error
@@ -120,8 +156,8 @@ func (s *finding) of(w wireGPU, cloud string, count int) []provider.Offer {
 	}
 	var out []provider.Offer
 	for _, place := range w.places(s.regions) {
-		for i, floor := range w.floors() {
-			at := placement{GPU: w.ID, Count: count, Cloud: cloud, DataCenter: place, CUDA: floor, Rank: i}
+		for i, f := range w.floors(s.takesRAM) {
+			at := placement{GPU: w.ID, Count: count, Cloud: cloud, DataCenter: place, floor: f, Rank: i}
 			o := w.offer(at)
 			o.DiskGB, o.MaxDiskGB = s.disk, s.disk
 			o.Price = each.MulInt(count).Add(disk)
@@ -182,27 +218,50 @@ func inRegions(dataCenter string, regions []string) bool {
 	})
 }
 
-// floors are the CUDA versions that a host can be asked to have at the least: the newest that is free, which the images of
-// today need, and the oldest, of which there is most. What a host has is known in no other way, so the offer's MaxCUDA is
-// what its create asks for. Without any that is free, no floor.
-func (w wireGPU) floors() []string {
-	var oldest, newest wireCUDA
+// floor is the least that a host is asked to have. What it has is known in no other way, so an offer says of its CUDA and
+// RAM what its create asks for. The zero value asks for nothing.
+type floor struct {
+	CUDA string
+	RAM  int // GB for each GPU
+}
+
+// floors are two: the newest CUDA that is free, which the images of today need, with RAM for the weights that a GPU can
+// hold; and the oldest, of which there is most, with whatever RAM. They may be one.
+func (w wireGPU) floors(takesRAM bool) []floor {
+	oldest, newest := w.versions()
+	high, low := floor{CUDA: newest}, floor{CUDA: oldest}
+	if takesRAM {
+		high.RAM = leastRAM(w.vramGB())
+	}
+	if high == low {
+		return []floor{high}
+	}
+	return []floor{high, low}
+}
+
+// versions are the oldest and the newest CUDA that is free, empty without any.
+func (w wireGPU) versions() (oldest, newest string) {
 	for _, v := range w.CUDAVersions {
 		version := cuda(v.Version)
 		if !v.Available || version == nil {
 			continue
 		}
-		if oldest.Version == "" || slices.Compare(version[:], cuda(oldest.Version)[:]) < 0 {
-			oldest = v
+		if oldest == "" || slices.Compare(version[:], cuda(oldest)[:]) < 0 {
+			oldest = v.Version
 		}
-		if newest.Version == "" || slices.Compare(version[:], cuda(newest.Version)[:]) > 0 {
-			newest = v
+		if newest == "" || slices.Compare(version[:], cuda(newest)[:]) > 0 {
+			newest = v.Version
 		}
 	}
-	if oldest == newest {
-		return []string{newest.Version}
+	return oldest, newest
+}
+
+// leastRAM is as much as the GPU's memory, and 32 GB from 24 on: what pools ask for, and what nearly all such hosts have.
+func leastRAM(vram int) int {
+	if vram >= 24 {
+		return max(vram, 32)
 	}
-	return []string{newest.Version, oldest.Version}
+	return vram
 }
 
 // cuda reads "12.8" as {12, 8}; nil for anything else.
@@ -218,14 +277,15 @@ func cuda(version string) *[2]int {
 
 // offer is the offer but for its disk and price.
 func (w wireGPU) offer(at placement) provider.Offer {
-	gb := int(value(w.Memory))
-	name := gpuName(w.ID, value(w.Manufacturer), gb)
-	if nominal, ok := gpu.NominalGB(gb * 1024); ok {
-		gb = nominal
-	}
+	name := gpuName(w.ID, value(w.Manufacturer), int(value(w.Memory)))
 	var capability *[2]int
 	if spec, ok := gpu.SpecOf(name); ok && spec.ComputeCapability != [2]int{} {
 		capability = &spec.ComputeCapability
+	}
+	var ram *int
+	if at.RAM > 0 {
+		all := at.RAM * at.Count
+		ram = &all
 	}
 	return provider.Offer{
 		Provider:          provider.RunPod,
@@ -233,13 +293,23 @@ func (w wireGPU) offer(at placement) provider.Offer {
 		CapacityType:      provider.OnDemand,
 		GPU:               name,
 		GPUCount:          at.Count,
-		VRAMGB:            gb,
+		VRAMGB:            w.vramGB(),
+		RAMGB:             ram,
 		Region:            at.DataCenter,
 		CPUArch:           "amd64", // no type that is sold comes with another; those with one have names of their own
 		MaxCUDA:           cuda(at.CUDA),
 		ComputeCapability: capability,
 		RestKeys:          at.restKeys(),
 	}
+}
+
+// vramGB is nominal; where the size is none that is sold, what was listed.
+func (w wireGPU) vramGB() int {
+	gb := int(value(w.Memory))
+	if nominal, ok := gpu.NominalGB(gb * 1024); ok {
+		return nominal
+	}
+	return gb
 }
 
 // gpuName is the canonical name. The images that are started are CUDA's, so a GPU of another maker is shown and not
@@ -265,8 +335,9 @@ func diskPrice(gb int) (money.Dollars, error) {
 
 // placement is what a create asks for, and all that an offer is.
 type placement struct {
-	GPU, Cloud, DataCenter, CUDA string
-	Count                        int
+	GPU, Cloud, DataCenter string
+	Count                  int
+	floor
 	// Rank puts the newest CUDA first among offers that are otherwise alike.
 	Rank int
 }
@@ -274,7 +345,7 @@ type placement struct {
 // id has the GPU last: it is the one part that may hold anything.
 func (at placement) id() string {
 	return strings.Join([]string{at.Cloud, orAny(at.DataCenter), strconv.Itoa(at.Count), strconv.Itoa(at.Rank), orAny(at.CUDA),
-		at.GPU}, "/")
+		strconv.Itoa(at.RAM), at.GPU}, "/")
 }
 
 // anywhere stands for what is left out.
@@ -289,15 +360,17 @@ func orAny(s string) string {
 
 // placementOf reads an offer's id.
 func placementOf(id string) (placement, error) {
-	parts := strings.SplitN(id, "/", 6)
-	if len(parts) != 6 || parts[5] == "" {
-		return placement{}, fmt.Errorf("offer id %q is none of this provider's", id)
+	none := fmt.Errorf("offer id %q is none of this provider's", id)
+	parts := strings.SplitN(id, "/", 7)
+	if len(parts) != 7 || parts[6] == "" || parts[0] != cloudSecure && parts[0] != cloudCommunity {
+		return placement{}, none
 	}
 	count, err := strconv.Atoi(parts[2])
-	if err != nil || count < 1 || parts[0] != cloudSecure && parts[0] != cloudCommunity {
-		return placement{}, fmt.Errorf("offer id %q is none of this provider's", id)
+	ram, err2 := strconv.Atoi(parts[5])
+	if err != nil || err2 != nil || count < 1 || ram < 0 {
+		return placement{}, none
 	}
-	at := placement{GPU: parts[5], Count: count, Cloud: parts[0], DataCenter: parts[1], CUDA: parts[4]}
+	at := placement{GPU: parts[6], Count: count, Cloud: parts[0], DataCenter: parts[1], floor: floor{parts[4], ram}}
 	for _, s := range []*string{&at.DataCenter, &at.CUDA} {
 		if *s == anywhere {
 			*s = ""
@@ -306,12 +379,13 @@ func placementOf(id string) (placement, error) {
 	return at, nil
 }
 
-// restKeys are the shape in the data centre with its CUDA, without it, and the type in the cloud: no machine has a name.
+// restKeys are the shape in the data centre with what its host is asked for, without that, and the type in the cloud: no
+// machine has a name.
 func (at placement) restKeys() []provider.RestKey {
 	shape := fmt.Sprintf("%s/%s/%dx%s", strings.ToLower(at.Cloud), orAny(at.DataCenter), at.Count, at.GPU)
 	keys := []provider.RestKey{provider.RestKey("shape/" + shape)}
-	if at.CUDA != "" {
-		keys = slices.Insert(keys, 0, provider.RestKey("host/"+shape+"/cuda>="+at.CUDA))
+	if at.floor != (floor{}) {
+		keys = slices.Insert(keys, 0, provider.RestKey(fmt.Sprintf("host/%s/cuda>=%s/ram>=%d", shape, orAny(at.CUDA), at.RAM)))
 	}
 	return append(keys, provider.RestKey(fmt.Sprintf("type/%s/%s", strings.ToLower(at.Cloud), at.GPU)))
 }

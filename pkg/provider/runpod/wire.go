@@ -69,6 +69,17 @@ type createGPU struct {
 	ID             string `json:"id"`
 	Count          int    `json:"count"`
 	MinCUDAVersion string `json:"minCudaVersion,omitempty"`
+	// MinRAMPerGPU is refused by servers whose description does not have it.
+	MinRAMPerGPU int `json:"minRamPerGpu,omitempty"`
+}
+
+// description is what GET /v2/openapi.json says of a create (§0).
+type description struct {
+	Components struct {
+		Schemas struct {
+			CreateGPUConfig json.RawMessage `json:"CreateGpuConfig"`
+		} `json:"schemas"`
+	} `json:"components"`
 }
 
 // startup replaces the image's entrypoint and command (§3).

@@ -73,6 +73,9 @@ func scripted(t *testing.T, answers ...answerAs) (*Provider, *script) {
 	return p, s
 }
 
+// noDescription is what a server answers that does not describe itself.
+var noDescription = answerAs{404, "404 page not found"}
+
 func ok(body string) answerAs { return answerAs{200, body} }
 
 func to[T any](v T) *T { return &v }
@@ -95,7 +98,7 @@ func gpuRow(changes string) string {
 // searchFirst is what the first answer of a search brings; the others are of no type.
 func searchFirst(t *testing.T, row string, regions ...string) []provider.Offer {
 	t.Helper()
-	p, _ := scripted(t, ok(`{"gpus":[`+row+`]}`), ok(`{"gpus":[]}`))
+	p, _ := scripted(t, noDescription, ok(`{"gpus":[`+row+`]}`), ok(`{"gpus":[]}`))
 	offers, err := p.SearchOffers(t.Context(), provider.OfferQuery{CapacityType: provider.OnDemand, DiskGB: 60, Regions: regions})
 	if err != nil {
 		t.Fatal(err)
@@ -104,12 +107,15 @@ func searchFirst(t *testing.T, row string, regions ...string) []provider.Offer {
 }
 
 func TestSearchRequests(t *testing.T) {
-	p, s := scripted(t, ok(`{"gpus":[`+gpuRow(`{"maxCount":{"secure":2,"community":1}}`)+`]}`))
+	p, s := scripted(t, noDescription, ok(`{"gpus":[`+gpuRow(`{"maxCount":{"secure":2,"community":1}}`)+`]}`))
 	if _, err := p.SearchOffers(t.Context(), provider.OfferQuery{CapacityType: provider.OnDemand, DiskGB: 60}); err != nil {
 		t.Fatal(err)
 	}
 	var asked []string
-	for _, g := range s.got {
+	if s.got[0].path != "/v2/openapi.json" {
+		t.Errorf("sent %+v", s.got[0])
+	}
+	for _, g := range s.got[1:] {
 		q, _ := url.ParseQuery(g.query)
 		asked = append(asked, q.Get("cloud")+q.Get("count"))
 		if g.method != "GET" || g.path != "/v2/catalog/gpus" || q.Get("include") != "AVAILABILITY" || q.Get("product") != "POD" ||
@@ -124,11 +130,11 @@ func TestSearchRequests(t *testing.T) {
 
 func TestSearchRow(t *testing.T) {
 	want := provider.Offer{
-		Provider: provider.RunPod, ID: "SECURE/EU-RO-1/1/0/12.8/NVIDIA L4", CapacityType: provider.OnDemand, GPU: "L4", GPUCount: 1,
+		Provider: provider.RunPod, ID: "SECURE/EU-RO-1/1/0/12.8/0/NVIDIA L4", CapacityType: provider.OnDemand, GPU: "L4", GPUCount: 1,
 		VRAMGB: 24, DiskGB: 60, MaxDiskGB: 60, Region: "EU-RO-1", CPUArch: "amd64",
 		Price:   money.MustParse("0.398334"), // 0.39 + 60×0.10/720 = 0.39833…
 		MaxCUDA: &[2]int{12, 8}, ComputeCapability: &[2]int{8, 9},
-		RestKeys: []provider.RestKey{"host/secure/EU-RO-1/1xNVIDIA L4/cuda>=12.8", "shape/secure/EU-RO-1/1xNVIDIA L4", "type/secure/NVIDIA L4"},
+		RestKeys: []provider.RestKey{"host/secure/EU-RO-1/1xNVIDIA L4/cuda>=12.8/ram>=0", "shape/secure/EU-RO-1/1xNVIDIA L4", "type/secure/NVIDIA L4"},
 	}
 	if got := searchFirst(t, gpuRow("")); len(got) != 1 || !reflect.DeepEqual(got[0], want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -143,23 +149,23 @@ func TestSearchRowVariants(t *testing.T) {
 	}{
 		"nothing free":             {gpuRow(`{"availability":"NONE"}`), nil, nil},
 		"no hint":                  {gpuRow(`{"availability":null}`), nil, nil},
-		"a new hint":               {gpuRow(`{"availability":"PLENTY"}`), nil, []string{"SECURE/EU-RO-1/1/0/12.8/NVIDIA L4"}},
+		"a new hint":               {gpuRow(`{"availability":"PLENTY"}`), nil, []string{"SECURE/EU-RO-1/1/0/12.8/0/NVIDIA L4"}},
 		"not in this cloud":        {gpuRow(`{"secure":false}`), nil, nil},
 		"a price of 0":             {gpuRow(`{"price":{"secure":0,"community":0}}`), nil, nil},
 		"a price below 0":          {gpuRow(`{"price":{"secure":-1}}`), nil, nil},
 		"a price of null":          {gpuRow(`{"price":{"secure":null}}`), nil, nil},
 		"a price that is no price": {gpuRow(`{"price":{"secure":"NaN"}}`), nil, nil},
 		"none that large":          {gpuRow(`{"maxCount":{"secure":0}}`), nil, nil},
-		"nobody says where":        {gpuRow(`{"dataCenters":null}`), nil, []string{"SECURE/any/1/0/12.8/NVIDIA L4"}},
+		"nobody says where":        {gpuRow(`{"dataCenters":null}`), nil, []string{"SECURE/any/1/0/12.8/0/NVIDIA L4"}},
 		"nobody says where, asked": {gpuRow(`{"dataCenters":null}`), []string{"EU-RO-1"}, nil},
-		"asked in lower case":      {gpuRow(""), []string{"eu-ro-1"}, []string{"SECURE/EU-RO-1/1/0/12.8/NVIDIA L4"}},
+		"asked in lower case":      {gpuRow(""), []string{"eu-ro-1"}, []string{"SECURE/EU-RO-1/1/0/12.8/0/NVIDIA L4"}},
 		"asked elsewhere":          {gpuRow(""), []string{"EU-RO"}, nil},
 		"full here": {gpuRow(`{"dataCenters":[{"id":"EU-RO-1","availability":"NONE"},{"id":"US-KS-2","availability":"HIGH"}]}`), nil,
-			[]string{"SECURE/US-KS-2/1/0/12.8/NVIDIA L4"}},
-		"no CUDA known": {gpuRow(`{"cudaVersions":null}`), nil, []string{"SECURE/EU-RO-1/1/0/any/NVIDIA L4"}},
+			[]string{"SECURE/US-KS-2/1/0/12.8/0/NVIDIA L4"}},
+		"no CUDA known": {gpuRow(`{"cudaVersions":null}`), nil, []string{"SECURE/EU-RO-1/1/0/any/0/NVIDIA L4"}},
 		"several CUDAs": {gpuRow(`{"cudaVersions":[{"version":"12.10","available":true},{"version":"12.4","available":true},
 			{"version":"12.9","available":true},{"version":"13.0","available":false},{"version":"new","available":true}]}`), nil,
-			[]string{"SECURE/EU-RO-1/1/0/12.10/NVIDIA L4", "SECURE/EU-RO-1/1/1/12.4/NVIDIA L4"}},
+			[]string{"SECURE/EU-RO-1/1/0/12.10/0/NVIDIA L4", "SECURE/EU-RO-1/1/1/12.4/0/NVIDIA L4"}},
 	} {
 		var ids []string
 		for _, o := range searchFirst(t, c.row, c.regions...) {
@@ -171,6 +177,40 @@ func TestSearchRowVariants(t *testing.T) {
 		}
 		if !slices.Equal(ids, c.want) {
 			t.Errorf("%s: %q; want %q", name, ids, c.want)
+		}
+	}
+}
+
+// What is asked of a host beyond its GPUs is what the server takes, and what the offer says.
+func TestSearchFloors(t *testing.T) {
+	for described, want := range map[string][]string{
+		`{"components":{"schemas":{"CreateGpuConfig":{"properties":{"minRamPerGpu":{"type":"integer"}}}}}}`: {
+			"SECURE/EU-RO-1/1/0/12.8/32/NVIDIA L4 ram 32", "SECURE/EU-RO-1/1/1/12.8/0/NVIDIA L4 ram 0",
+			"SECURE/EU-RO-1/2/0/12.8/32/NVIDIA L4 ram 64", "SECURE/EU-RO-1/2/1/12.8/0/NVIDIA L4 ram 0"},
+		`{"components":{"schemas":{"CreateGpuConfig":{},"Other":{"minRamPerGpu":1}}}}`: {
+			"SECURE/EU-RO-1/1/0/12.8/0/NVIDIA L4 ram 0", "SECURE/EU-RO-1/2/0/12.8/0/NVIDIA L4 ram 0"},
+		`[]`: {"SECURE/EU-RO-1/1/0/12.8/0/NVIDIA L4 ram 0", "SECURE/EU-RO-1/2/0/12.8/0/NVIDIA L4 ram 0"},
+	} {
+		p, s := scripted(t, ok(described), ok(`{"gpus":[`+gpuRow(`{"community":false,"maxCount":{"secure":2}}`)+`]}`))
+		for range 2 {
+			offers, err := p.SearchOffers(t.Context(), provider.OfferQuery{CapacityType: provider.OnDemand, DiskGB: 60})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, o := range offers {
+				ram := 0
+				if o.RAMGB != nil {
+					ram = *o.RAMGB
+				}
+				got = append(got, fmt.Sprintf("%s ram %d", o.ID, ram))
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: %q; want %q", described, got, want)
+			}
+		}
+		if n := len(s.got); n != 5 {
+			t.Errorf("%d calls; want the description once, and two for each search", n)
 		}
 	}
 }
@@ -193,7 +233,7 @@ func TestSearchUnderstandsNothingOrSaysSo(t *testing.T) {
 		`{"gpus":[]}`: "", `{"gpus":null}`: provider.Unknown, `{}`: provider.Unknown, `[]`: provider.Unknown, `{"gpus":[7]}`: provider.Unknown,
 		`{"gpus":[7,` + gpuRow("") + `]}`: "",
 	} {
-		p, _ := scripted(t, ok(body), ok(`{"gpus":[]}`))
+		p, _ := scripted(t, noDescription, ok(body), ok(`{"gpus":[]}`))
 		if _, err := p.SearchOffers(t.Context(), provider.OfferQuery{CapacityType: provider.OnDemand, DiskGB: 60}); provider.KindOf(err) != want {
 			t.Errorf("%s: %v; want %q", body, err, want)
 		}
@@ -202,7 +242,7 @@ func TestSearchUnderstandsNothingOrSaysSo(t *testing.T) {
 
 func order(change func(*provider.CreateRequest)) provider.CreateRequest {
 	r := provider.CreateRequest{
-		Offer: provider.Offer{ID: "SECURE/EU-RO-1/2/0/12.8/NVIDIA L4", CapacityType: provider.OnDemand, GPU: "L4", GPUCount: 2, DiskGB: 60,
+		Offer: provider.Offer{ID: "SECURE/EU-RO-1/2/0/12.8/0/NVIDIA L4", CapacityType: provider.OnDemand, GPU: "L4", GPUCount: 2, DiskGB: 60,
 			Price: money.MustParse("0.80"), Region: "EU-RO-1", RestKeys: []provider.RestKey{"shape/x"}},
 		Tag: "gs-aaaaaaaa-0000000000000001", MaxPrice: money.MustParse("0.88"), DiskGB: 60,
 		Boot: provider.Boot{Image: "vllm/vllm-openai:v0.10.1", Command: []string{"/bin/sh", "-c", `echo "<a>" && agent`},
@@ -228,7 +268,7 @@ func TestCreateRequest(t *testing.T) {
 			"gpu":{"id":"NVIDIA L4","count":2,"minCudaVersion":"12.8"},"dataCenterIds":["EU-RO-1"],"disk":60,"ports":["9443/tcp"],
 			"env":{"GPUSCALE_BOOT":"e30="},"args":"{\"entrypoint\":[\"/bin/sh\"],\"cmd\":[\"-c\",\"echo \\\"\\u003ca\\u003e\\\" \\u0026\\u0026 agent\"]}"}`},
 		"anywhere, on any host": {func(r *provider.CreateRequest) {
-			r.Offer.ID, r.Boot.Command, r.Boot.Env = "COMMUNITY/any/1/0/any/NVIDIA L4", []string{"agent"}, nil
+			r.Offer.ID, r.Boot.Command, r.Boot.Env = "COMMUNITY/any/1/0/any/0/NVIDIA L4", []string{"agent"}, nil
 		}, `{"name":"gs-aaaaaaaa-0000000000000001","image":"vllm/vllm-openai:v0.10.1","cloud":"COMMUNITY","gpu":{"id":"NVIDIA L4","count":1},
 			"disk":60,"ports":["9443/tcp"],"args":"{\"entrypoint\":[\"agent\"],\"cmd\":[]}"}`},
 	} {
@@ -269,9 +309,9 @@ func TestCreateRefusesBeforehand(t *testing.T) {
 	for name, change := range map[string]func(*provider.CreateRequest){
 		"spot":                  func(r *provider.CreateRequest) { r.Offer.CapacityType = provider.Spot },
 		"another's offer":       func(r *provider.CreateRequest) { r.Offer.ID = "28000001" },
-		"no GPU":                func(r *provider.CreateRequest) { r.Offer.ID = "SECURE/EU-RO-1/2/0/12.8/" },
-		"no count":              func(r *provider.CreateRequest) { r.Offer.ID = "SECURE/EU-RO-1/0/0/12.8/NVIDIA L4" },
-		"a third cloud":         func(r *provider.CreateRequest) { r.Offer.ID = "ALL/EU-RO-1/2/0/12.8/NVIDIA L4" },
+		"no GPU":                func(r *provider.CreateRequest) { r.Offer.ID = "SECURE/EU-RO-1/2/0/12.8/0/" },
+		"no count":              func(r *provider.CreateRequest) { r.Offer.ID = "SECURE/EU-RO-1/0/0/12.8/0/NVIDIA L4" },
+		"a third cloud":         func(r *provider.CreateRequest) { r.Offer.ID = "ALL/EU-RO-1/2/0/12.8/0/NVIDIA L4" },
 		"a larger disk":         func(r *provider.CreateRequest) { r.DiskGB = 61 },
 		"above the maximum":     func(r *provider.CreateRequest) { r.MaxPrice = money.MustParse("0.79") },
 		"latest":                func(r *provider.CreateRequest) { r.Boot.Image = "registry:5000/vllm" },
