@@ -16,6 +16,8 @@ const (
 	extraCloud = "cloud"
 	// extraMaker is the GPU's manufacturer; NVIDIA when empty.
 	extraMaker = "manufacturer"
+	// extraMemory is the GPU's memory as listed, in GB; what its driver reports when empty.
+	extraMemory = "memory"
 )
 
 const (
@@ -39,8 +41,12 @@ func (s *Server) onSale() []market.Offer {
 	for _, o := range offers {
 		t, ok := s.types[o.GPU]
 		if !ok {
-			t = gpuType{id: o.GPU, maker: o.Extra[extraMaker], memoryGB: (o.GPUMemoryMB + 512) / 1024,
-				price: map[string]market.Nano{}, most: map[string]int{}}
+			t = gpuType{id: o.GPU, maker: o.Extra[extraMaker], price: map[string]market.Nano{}, most: map[string]int{}}
+			if gb, err := strconv.Atoi(o.Extra[extraMemory]); err == nil {
+				t.memoryGB = gb
+			} else {
+				t.memoryGB = (o.GPUMemoryMB + 512) / 1024
+			}
 			if t.maker == "" {
 				t.maker = "NVIDIA"
 			}

@@ -70,7 +70,7 @@ func (h *harness) supply() {
 				ID: o.name + string(rune('0'+n)), Machine: o.name, Host: o.name, GPU: "NVIDIA L4", DriverGPU: "NVIDIA L4", GPUs: n,
 				MachineGPUs: 4, GPUMemoryMB: 23034, ComputeCap: 890, CUDA: o.cuda, CPUArch: "amd64", Cores: 64, EffectiveCores: 8,
 				RAMMB: o.ramGB * 1000 * n, DiskGB: 500, Region: o.place, Ports: 10, OnDemand: market.USD(each) * market.Nano(n),
-				StorageMonth: market.USD(0.10), Extra: map[string]string{"cloud": o.cloud},
+				StorageMonth: market.USD(0.10), Extra: map[string]string{"cloud": o.cloud, "memory": "24"},
 			})
 		}
 	}
