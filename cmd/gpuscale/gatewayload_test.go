@@ -184,7 +184,7 @@ events { worker_connections 4096; }
 http {
   access_log %[1]s/nginx.access;
   client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s;
-  upstream backend { server %[2]s; keepalive 256; keepalive_requests 100000000; }
+  upstream backend { server %[2]s; keepalive 256; keepalive_timeout 4s; keepalive_requests 100000000; }
   server {
     listen %[3]s; keepalive_requests 100000000;
     location / {
@@ -196,7 +196,8 @@ http {
 }
 `
 
-// nginx proxies the same backend, over TLS too and with its log of requests too, and returns its address and processes.
+// nginx proxies the same backend, over TLS too, which it keeps as long as the gateway does, and with its log of requests
+// too. It returns its address and processes.
 func (w *loadWorld) nginx(program string) (url string, pids []int) {
 	w.t.Helper()
 	address, file := w.freeAddress(), filepath.Join(w.dir, "nginx.conf")

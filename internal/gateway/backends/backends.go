@@ -109,13 +109,13 @@ func (s *Source) add(model string, u *url.URL) {
 			return
 		}
 	}
-	s.servers = append(s.servers, &server{base: u, want: []string{model}, transport: newTransport(u, s.options.Key)})
+	s.servers = append(s.servers, &server{base: u, uid: UIDPrefix + u.String(), want: []string{model}, transport: newTransport(u, s.options.Key)})
 }
 
 // Transport carries requests to the server with that UID; false means that it has none such.
 func (s *Source) Transport(uid string) (http.RoundTripper, bool) {
 	for _, v := range s.servers {
-		if uid == v.uid() {
+		if uid == v.uid {
 			return v.transport, true
 		}
 	}

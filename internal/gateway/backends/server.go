@@ -2,6 +2,7 @@ package backends
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ const (
 	// idleTimeout is below the 5 s after which vLLM closes a connection that it keeps (VLLM_HTTP_TIMEOUT_KEEP_ALIVE).
 	idleTimeout    = 4 * time.Second
 	idleConns      = 256
+	sessions       = 8
 	maxHeaderBytes = 64 << 10
 	maxList        = 1 << 20
 )
@@ -29,6 +31,7 @@ const (
 // server is one URL. Its state belongs to Run's goroutine between looks and to its own look.
 type server struct {
 	base *url.URL
+	uid  string
 	// want are the models that it was given for; "" is all.
 	want      []string
 	transport *transport
@@ -38,10 +41,8 @@ type server struct {
 	misses int
 }
 
-func (v *server) uid() string { return UIDPrefix + v.base.String() }
-
 func (v *server) worker() registry.Worker {
-	w := registry.Worker{Claim: v.base.String(), ClaimUID: v.uid(), Endpoint: v.base.Host, Models: map[string]registry.State{}}
+	w := registry.Worker{Claim: v.base.String(), ClaimUID: v.uid, Endpoint: v.base.Host, Models: map[string]registry.State{}}
 	models := slices.Clone(v.want)
 	if slices.Contains(models, "") {
 		models = append(models, v.listed...)
@@ -137,9 +138,11 @@ type transport struct {
 
 func newTransport(to *url.URL, key string) *transport {
 	return &transport{to: to, key: key, base: &http.Transport{
-		Proxy:                  http.ProxyFromEnvironment,
-		DialContext:            (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext,
-		TLSHandshakeTimeout:    dialTimeout,
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext,
+		TLSHandshakeTimeout: dialTimeout,
+		// Kept connections are few after a quiet time; new ones need not begin from nothing.
+		TLSClientConfig:        &tls.Config{ClientSessionCache: tls.NewLRUClientSessionCache(sessions), MinVersion: tls.VersionTLS12},
 		IdleConnTimeout:        idleTimeout,
 		MaxIdleConnsPerHost:    idleConns,
 		DisableCompression:     true, // It would buffer a stream, and hide what the engine sent.
