@@ -53,26 +53,27 @@ func TestGotchas(t *testing.T) {
 
 const tag = "gs-gotchas1-0000000000000001"
 
-// supply is one type in two places and both clouds, on machines of four GPUs. The first has an old driver.
+// supply is one type in two places and both clouds. The first host has an old driver.
 func (h *harness) supply() {
-	for _, o := range []struct {
-		name, cloud, place string
-		cuda               float64
-		ramGB              int
-	}{{"old", "SECURE", "EU-RO-1", 12.4, 25}, {"new", "SECURE", "EU-RO-1", 13.0, 25}, {"far", "SECURE", "US-KS-2", 13.0, 50},
-		{"host", "COMMUNITY", "", 12.8, 25}} {
-		for _, n := range []int{1, 2, 4} {
-			each := 0.39
-			if o.cloud == "COMMUNITY" {
-				each = 0.22
-			}
-			h.market.AddOffer(market.Offer{
-				ID: o.name + string(rune('0'+n)), Machine: o.name, Host: o.name, GPU: "NVIDIA L4", DriverGPU: "NVIDIA L4", GPUs: n,
-				MachineGPUs: 4, GPUMemoryMB: 23034, ComputeCap: 890, CUDA: o.cuda, CPUArch: "amd64", Cores: 64, EffectiveCores: 8,
-				RAMMB: o.ramGB * 1000 * n, DiskGB: 500, Region: o.place, Ports: 10, OnDemand: market.USD(each) * market.Nano(n),
-				StorageMonth: market.USD(0.10), Extra: map[string]string{"cloud": o.cloud, "memory": "24"},
-			})
-		}
+	h.host("old", "SECURE", "EU-RO-1", 12.4, 25)
+	h.host("new", "SECURE", "EU-RO-1", 13.0, 25)
+	h.host("far", "SECURE", "US-KS-2", 13.0, 25)
+	h.host("host", "COMMUNITY", "", 12.8, 25)
+}
+
+// host is a machine of four GPUs with so much RAM each.
+func (h *harness) host(name, cloud, place string, cuda float64, ramGB int) {
+	each := 0.39
+	if cloud == "COMMUNITY" {
+		each = 0.22
+	}
+	for _, n := range []int{1, 2, 4} {
+		h.market.AddOffer(market.Offer{
+			ID: fmt.Sprint(name, n), Machine: name, Host: name, GPU: "NVIDIA L4", DriverGPU: "NVIDIA L4", GPUs: n, MachineGPUs: 4,
+			GPUMemoryMB: 23034, ComputeCap: 890, CUDA: cuda, CPUArch: "amd64", Cores: 64, EffectiveCores: 8, RAMMB: ramGB * 1000 * n,
+			DiskGB: 500, Region: place, Ports: 10, OnDemand: market.USD(each) * market.Nano(n), StorageMonth: market.USD(0.10),
+			Extra: map[string]string{"cloud": cloud, "memory": "24"},
+		})
 	}
 }
 
@@ -178,7 +179,8 @@ func buyingGotchas() []gotcha {
 			h.find(t, provider.OfferQuery{Regions: []string{"EU-RO-1"}}, func(o provider.Offer) bool { return *o.MaxCUDA == [2]int{12, 4} })
 		}, falls: []fault{onWire("asks for any host", sends(`,"minCudaVersion":"[0-9.]+"`, ``))}},
 		{name: "a host has the RAM that the offer says", options: sim.Options{MinRAM: true}, check: func(t providertest.T, h brokenHarness) {
-			h.supply()
+			h.host("poor", "SECURE", "US-TX-3", 13.0, 25)
+			h.host("rich", "SECURE", "US-TX-3", 13.0, 50)
 			o := h.find(t, provider.OfferQuery{}, func(o provider.Offer) bool { return o.RAMGB != nil && *o.RAMGB == 64 && o.GPUCount == 2 })
 			if in := h.buy(t, o); in.Offer.RAMMB < 64_000 {
 				t.Errorf("an offer of 64 GB became a host with %d MB", in.Offer.RAMMB)
