@@ -3,6 +3,7 @@ package operator_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
@@ -25,6 +26,7 @@ import (
 	"github.com/munhq/gpuscale/internal/cloudsim/body/virtual"
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	simvast "github.com/munhq/gpuscale/internal/cloudsim/vastai"
+	simverda "github.com/munhq/gpuscale/internal/cloudsim/verda"
 	"github.com/munhq/gpuscale/internal/controller/claim"
 	"github.com/munhq/gpuscale/internal/localkube/localkubetest"
 	"github.com/munhq/gpuscale/internal/operator"
@@ -52,6 +54,8 @@ type world struct {
 	watch *statuscheck.Watcher
 	// beforeCreate runs between the claim's choice of an offer and the call that rents it.
 	beforeCreate func(*world)
+	// api is another provider's in front of the market, nil for Vast.ai's.
+	api func(*market.Market) http.Handler
 	// kube and configure change the cluster and the controllers' configuration before they start.
 	kube      []localkubetest.Option
 	configure func(*operator.Config)
@@ -106,7 +110,11 @@ func start(t *testing.T, offers []market.Offer, opts ...option) *world {
 	}
 	m := market.New(cfg)
 	t.Cleanup(m.Close)
-	api := httptest.NewServer(simvast.New(m, facade))
+	var facadeOf http.Handler = simvast.New(m, facade)
+	if w.api != nil {
+		facadeOf = w.api(m)
+	}
+	api := httptest.NewServer(facadeOf)
 	t.Cleanup(api.Close)
 
 	if w.cluster == nil {
@@ -135,7 +143,7 @@ func (w *world) run(cluster *localkubetest.Cluster, url string) {
 	done := make(chan error, 1)
 	cfg := operator.Config{
 		Rest: w.asController(cluster.Config()), Namespace: secretNS, LedgerURL: "sqlite://" + filepath.Join(w.t.TempDir(), "ledger.db"),
-		Getenv: func(string) string { return "" }, BaseURLs: map[provider.Name]string{provider.VastAI: url}, PaceFactor: -1,
+		Getenv: func(string) string { return "" }, BaseURLs: map[provider.Name]string{provider.VastAI: url, provider.Verda: url}, PaceFactor: -1,
 		Wrap: func(p provider.Provider) provider.Provider { return lags{p, func() { w.beforeCreate(w) }} }, MetricsAddr: "0", HealthAddr: "0",
 		Agent: bootstrap.Agent{URL: "http://127.0.0.1:1/gpuscale-agent", SHA256: strings.Repeat("0", 64)},
 		Timing: claim.Timing{BootPoll: 100 * time.Millisecond, ReadyPoll: 200 * time.Millisecond, AgentTimeout: 2 * time.Second,
@@ -231,7 +239,9 @@ func (w *world) secret(key string) {
 		w.t.Fatal(err)
 	}
 	if key != "" {
-		w.create(&corev1.Secret{ObjectMeta: s.ObjectMeta, StringData: map[string]string{"VASTAI_API_KEY": key}})
+		data := simverda.Credentials(key)
+		data["VASTAI_API_KEY"] = key
+		w.create(&corev1.Secret{ObjectMeta: s.ObjectMeta, StringData: data})
 	}
 }
 
