@@ -109,6 +109,33 @@ func TestGatewayHolds(t *testing.T) {
 	}
 }
 
+// TestGatewayServesBackends: what the gateway is told beside the cluster's claims, and that each of its pods is a target for
+// scrapes.
+func TestGatewayServesBackends(t *testing.T) {
+	all := render(t, append(slices.Clone(everything), "--set", "gateway.backends={acme/a=http://vllm-a:8000\\,http://vllm-b:8000,http://vllm-c:8000}",
+		"--set", "gateway.backendKeySecret=vllm-key", "--set", "gateway.workerConcurrency=32", "--set", "gateway.otlpEndpoint=http://otel:4318")...)
+	c := all.container(t, "gpuscale-gateway")
+	for _, want := range []string{"--backend=acme/a=http://vllm-a:8000,http://vllm-b:8000", "--backend=http://vllm-c:8000", "--worker-concurrency=32",
+		"--otlp-endpoint=http://otel:4318"} {
+		if args, _ := c["args"].([]any); !slices.Contains(args, any(want)) {
+			t.Errorf("no %s in %v", want, args)
+		}
+	}
+	if env := envOf(c); !slices.Equal(env, []string{"POD_NAMESPACE", "REDIS_URL", "VLLM_API_KEY"}) || !strings.Contains(fmt.Sprint(c["env"]), "name:vllm-key") {
+		t.Errorf("environment %v", c["env"])
+	}
+	if args := fmt.Sprint(render(t, everything...).container(t, "gpuscale-gateway")["args"]); strings.Contains(args, "backend") ||
+		strings.Contains(args, "concurrency") || strings.Contains(args, "otlp") {
+		t.Errorf("by default %v", args)
+	}
+	spec, _ := all.get(t, "Service/gpuscale-gateway-metrics")["spec"].(map[string]any)
+	requests, _ := all.get(t, "Service/gpuscale-gateway")["spec"].(map[string]any)
+	if spec["clusterIP"] != "None" || !reflect.DeepEqual(spec["selector"], requests["selector"]) ||
+		!strings.Contains(fmt.Sprint(spec["ports"]), "targetPort:metrics") || !strings.Contains(fmt.Sprint(c["ports"]), "containerPort:9092 name:metrics") {
+		t.Errorf("metrics: %v, ports %v", spec, c["ports"])
+	}
+}
+
 // TestRulesAreTheTestedOnes: the roles are exactly the lists that the controllers' own tests run under.
 func TestRulesAreTheTestedOnes(t *testing.T) {
 	data, err := os.ReadFile(chart + "/files/rbac.yaml")
@@ -155,6 +182,9 @@ func TestRefusals(t *testing.T) {
 		"workerMetrics.interval=often":             "/workerMetrics/interval",
 		"gateway.service.type=Cluster":             "/gateway/service/type",
 		"gateway.holdLimit=long":                   "/gateway/holdLimit",
+		"gateway.backends={vllm:8000}":             "/gateway/backends/0",
+		"gateway.workerConcurrency=-1":             "/gateway/workerConcurrency",
+		"gateway.otlpEndpoint=otel:4318":           "/gateway/otlpEndpoint",
 	} {
 		out, err := run(t, slices.Concat([]string{"template", "gpuscale", chart, "--set", set}, offline)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
