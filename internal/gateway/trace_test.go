@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
@@ -84,5 +85,44 @@ func TestWithoutTracingTheClientsTracePassesOn(t *testing.T) {
 	w.ask(chatPath, chat(`,"max_tokens":1`), "Traceparent", traceparent)
 	if got := a.asked[0].Get("Traceparent"); got != traceparent {
 		t.Errorf("the worker got %q", got)
+	}
+}
+
+// TestEachWaitIsASpan of its own in the request's, whether a worker ended it or the hold limit.
+func TestEachWaitIsASpan(t *testing.T) {
+	spans := tracetest.NewInMemoryExporter()
+	w, now, _ := holding(t, func(c *gateway.Config) { c.Traces = trace.NewTracerProvider(trace.WithSyncer(spans)) })
+	named := func(name string) (out []tracetest.SpanStub) {
+		for _, s := range spans.GetSpans() {
+			if s.Name == name {
+				out = append(out, s)
+			}
+		}
+		return out
+	}
+	got := w.asking(chatPath, chat(""))
+	w.held(1)
+	timed(t, now)
+	now.Step(gateway.DefaultHoldLimit)
+	wantError(t, take(t, "at the hold limit", got), http.StatusServiceUnavailable, "model_not_ready")
+	eventually(t, "its span ended", func() bool { return len(named("POST "+chatPath)) == 1 })
+	holds, request := named("hold"), named("POST " + chatPath)[0]
+	if len(holds) != 1 || holds[0].Status.Code != codes.Error || holds[0].Parent.SpanID() != request.SpanContext.SpanID() ||
+		attributesOf(holds[0])["gen_ai.request.model"] != model || len(named("attempt")) != 0 {
+		t.Errorf("held in vain: %+v", spans.GetSpans())
+	}
+	spans.Reset()
+
+	got = w.asking(chatPath, chat(""))
+	w.held(1)
+	w.add(nil)
+	if a := take(t, "with a worker", got); a.status != http.StatusOK {
+		t.Fatalf("%d %q", a.status, a.text)
+	}
+	eventually(t, "its span ended", func() bool { return len(named("POST "+chatPath)) == 1 })
+	holds, attempts := named("hold"), named("attempt")
+	if len(holds) != 1 || holds[0].Status.Code != codes.Unset || len(attempts) != 1 || attempts[0].StartTime.Before(holds[0].EndTime) ||
+		attempts[0].Parent.SpanID() != holds[0].Parent.SpanID() {
+		t.Errorf("held and served: %+v", spans.GetSpans())
 	}
 }
