@@ -54,12 +54,12 @@ func TestLive(t *testing.T) {
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			live(t, ctx, provider.Name(name), budget)
+			live(ctx, t, provider.Name(name), budget)
 		})
 	}
 }
 
-func live(t *testing.T, ctx context.Context, name provider.Name, budget money.Amount) {
+func live(ctx context.Context, t *testing.T, name provider.Name, budget money.Amount) {
 	creds := map[string]string{}
 	for _, env := range drivers.All()[name].Env {
 		if v := strings.TrimSpace(os.Getenv(env)); v != "" {

@@ -23,7 +23,8 @@ type BrokenDriver struct {
 
 // BrokenDrivers are wrong in what every cloud has. Secret is a credential of the harness's.
 func BrokenDrivers(secret string) []BrokenDriver {
-	return slices.Concat(brokenBuying(), brokenReading(), brokenFailing(secret), brokenBelieving())
+	return slices.Concat(brokenBuying(), brokenReading(), brokenFailing(secret), brokenAccounts(),
+		brokenBelieving())
 }
 
 // cutting sends what is too long in part.
@@ -213,6 +214,13 @@ func brokenFailing(secret string) []BrokenDriver {
 				return provider.Errorf(p.Name(), "check", provider.Unauthorized, "no")
 			}}
 		}},
+		{"callers spoil each other", "CallsInParallel", spent},
+	}
+}
+
+// brokenAccounts cannot tell whose account it is.
+func brokenAccounts() []BrokenDriver {
+	return []BrokenDriver{
 		{"takes every account for the same", "AnAccountIsToldFromAnother", AccountTwisted(
 			func(ctx context.Context, p provider.Provider) (string, error) {
 				_, err := accountOf(ctx, p)
@@ -239,7 +247,6 @@ func brokenFailing(secret string) []BrokenDriver {
 				}
 				return id, err
 			})},
-		{"callers spoil each other", "CallsInParallel", spent},
 	}
 }
 

@@ -145,7 +145,8 @@ func (r *liveRun) offers() []provider.Offer {
 func (r *liveRun) bound(o provider.Offer) money.Amount {
 	billed := max(LiveTakes(r.caps), r.caps.MinimumBilling)
 	if step := r.caps.BillingGranularity; step > 0 {
-		billed = (billed + step - 1) / step * step
+		billed += step - 1
+		billed -= billed % step
 	}
 	const nano = int64(time.Second)
 	cost := o.Price.MulFrac(int64(billed)/nano+1, int64(time.Hour)/nano)

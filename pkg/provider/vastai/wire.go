@@ -148,10 +148,11 @@ type wireInstance struct {
 func (w *wireInstance) UnmarshalJSON(data []byte) error {
 	type plain wireInstance
 	var odd *json.UnmarshalTypeError
-	if err := json.Unmarshal(data, (*plain)(w)); err != nil && !(errors.As(err, &odd) && w.ID > 0) {
-		return err
+	err := json.Unmarshal(data, (*plain)(w))
+	if errors.As(err, &odd) && w.ID > 0 {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // price is a number, or a string that holds one; it is nil for anything else.
