@@ -109,7 +109,9 @@ func (u until) Context() context.Context { return u.ctx }
 
 // TestALiveRunOfEverySimulatedCloud is TestLive without money: each driver against its cloud's façade, in stepped time.
 func TestALiveRunOfEverySimulatedCloud(t *testing.T) {
+	missing := drivers.All()
 	for _, cloud := range clouds.All() {
+		delete(missing, provider.Name(cloud.Provider))
 		t.Run(cloud.Provider, func(t *testing.T) {
 			clock := steppedClock{clocktesting.NewFakeClock(time.Date(2026, 11, 30, 8, 0, 0, 0, time.UTC))}
 			config := cloud.Calm(1)
@@ -139,6 +141,9 @@ func TestALiveRunOfEverySimulatedCloud(t *testing.T) {
 				t.Errorf("%d instances were rented and %d are left; want one, and none", len(books.Instances), books.Now.Live)
 			}
 		})
+	}
+	for name := range missing {
+		t.Errorf("%s has no simulated cloud", name)
 	}
 }
 
