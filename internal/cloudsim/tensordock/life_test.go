@@ -2,6 +2,7 @@ package tensordock_test
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -113,7 +114,7 @@ func TestForms(t *testing.T) {
 		if _, out := r.call("GET", instances+"/"+id, nil); out["data"].(object)["id"] != id {
 			t.Errorf("wrapped: %v", out)
 		}
-		if res, raw := r.raw(token, "DELETE", instances+"/"+id, nil); res.StatusCode != 204 || len(raw) > 0 {
+		if res, raw := r.raw(token, "DELETE", instances+"/"+id, nil); res.StatusCode != http.StatusNoContent || len(raw) > 0 {
 			t.Errorf("delete: %d %s", res.StatusCode, raw)
 		}
 	}
@@ -173,7 +174,7 @@ func TestSupply(t *testing.T) {
 		t.Errorf("a host without anything free: %d", status)
 	}
 	if r := newRig(t, market.Config{}, tensordock.Options{NoHostnodes: true}); true {
-		if res, _ := r.raw(token, "GET", "/api/v2/hostnodes", nil); res.StatusCode != 404 {
+		if res, _ := r.raw(token, "GET", "/api/v2/hostnodes", nil); res.StatusCode != http.StatusNotFound {
 			t.Errorf("without hostnodes: %d", res.StatusCode)
 		}
 	}

@@ -171,7 +171,7 @@ func TestTokens(t *testing.T) {
 				}
 			}
 		}
-		if res, _ := r.raw("", "GET", "/api/v2/locations", nil); res.StatusCode != 200 {
+		if res, _ := r.raw("", "GET", "/api/v2/locations", nil); res.StatusCode != http.StatusOK {
 			t.Errorf("locations without a token: %d", res.StatusCode)
 		}
 	}
@@ -182,7 +182,7 @@ func TestAHundredCallsAMinute(t *testing.T) {
 	paths := []string{instances, "/api/v2/hostnodes", "/api/v2/locations", instances + "/x"}
 	for i := range 120 {
 		res, _ := r.raw(token, "GET", paths[i%len(paths)], nil)
-		if refused := res.StatusCode == 429; refused != (i >= 100) || refused && res.Header.Get("Retry-After") != "30" {
+		if refused := res.StatusCode == http.StatusTooManyRequests; refused != (i >= 100) || refused && res.Header.Get("Retry-After") != "30" {
 			t.Fatalf("call %d: %d", i+1, res.StatusCode)
 		}
 	}

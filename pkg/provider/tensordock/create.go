@@ -193,7 +193,7 @@ func throwawayKey() (string, error) {
 	const kind = "ssh-ed25519"
 	var wire []byte // RFC 4253 §6.6: two strings, each after its length
 	for _, part := range [][]byte{[]byte(kind), public} {
-		wire = binary.BigEndian.AppendUint32(wire, uint32(len(part))) //nolint:gosec // 11 and 32
+		wire = binary.BigEndian.AppendUint32(wire, uint32(len(part)))
 		wire = append(wire, part...)
 	}
 	return kind + " " + base64.StdEncoding.EncodeToString(wire) + " gpuscale", nil
