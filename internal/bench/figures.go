@@ -55,4 +55,15 @@ var groups = []Group{
 		{Name: "gateway.cpu.nginx", Unit: "×", Most: 2.5},
 		{Name: "gateway.streams.memory", Unit: "MB", Most: 200},
 	}},
+	{Name: "wake", Package: "./internal/operator", Test: "TestWakeFigures", Figures: []Spec{
+		{Name: "wake.1.p50", Unit: "ms"},
+		{Name: "wake.1.last", Unit: "ms", Most: 100},
+		{Name: "wake.1.published", Unit: "ms"},
+		{Name: "wake.25.p50", Unit: "ms"},
+		{Name: "wake.25.last", Unit: "ms", Most: 100},
+		{Name: "wake.25.published", Unit: "ms"},
+		{Name: "wake.100.p50", Unit: "ms"},
+		{Name: "wake.100.last", Unit: "ms", Most: 100},
+		{Name: "wake.100.published", Unit: "ms"},
+	}},
 }
