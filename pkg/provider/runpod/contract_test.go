@@ -273,7 +273,7 @@ func (h *harness) Books() []providertest.Record {
 	for _, in := range h.market.Books().Instances {
 		if in.Account == h.server.Account() {
 			out = append(out, providertest.Record{
-				ID: in.ID, Tag: in.Label, Spot: in.Spot, Live: in.State != market.Gone,
+				ID: in.ID, Tag: in.Label, Spot: in.Spot, Live: in.State != market.Gone, Port: in.HostPort,
 				PerHour: money.FromMicros((int64(in.GPURate) + int64(in.StorageRate) + 999) / 1000),
 			})
 		}

@@ -148,7 +148,7 @@ func buyingGotchas() []gotcha {
 				}
 				h.must("end", in.ID, h.market.Destroy(h.server.Account(), in.ID, "tenant"))
 			}
-		}, falls: []fault{at("takes it for all", offersTwisted(func(o *provider.Offer) { o.Price = o.Price.MulFrac(1, int64(o.GPUCount)) }))}},
+		}, falls: []fault{at("takes it for all", providertest.OffersTwisted(func(_ provider.OfferQuery, o *provider.Offer) { o.Price = o.Price.MulFrac(1, int64(o.GPUCount)) }))}},
 		{name: "what is free is another answer for each number and cloud", check: func(t providertest.T, h brokenHarness) {
 			h.supply()
 			h.take("far1")
@@ -199,7 +199,7 @@ func buyingGotchas() []gotcha {
 			}
 		}, falls: []fault{
 			onWire("knows a newer one", reads(`"minCudaVersion":\{`, `"minRamPerGpu":{},"minCudaVersion":{`)),
-			at("holds the pool back", kindTwisted(provider.Unsupported, provider.Invalid)),
+			at("holds the pool back", providertest.KindTwisted(provider.Unsupported, provider.Invalid)),
 		}},
 		{name: "a place in lower case is none", check: func(t providertest.T, h brokenHarness) {
 			h.supply()
@@ -256,7 +256,7 @@ func refusalGotchas() []gotcha {
 			}
 		}}
 		for _, k := range wrong {
-			g.falls = append(g.falls, at("takes it for "+string(k), kindTwisted(want, k, "create")))
+			g.falls = append(g.falls, at("takes it for "+string(k), providertest.KindTwisted(want, k, "create")))
 		}
 		return g
 	}
@@ -281,7 +281,7 @@ func refusalGotchas() []gotcha {
 			if provider.KindOf(err) != provider.Invalid || strings.Contains(err.Error(), bootData) || !strings.Contains(err.Error(), "GPUSCALE_BOOT") {
 				t.Errorf("%v", err)
 			}
-		}, falls: []fault{at("passes it on", errorsTwisted(func(e *provider.Error) { e.Message += bootData }))}},
+		}, falls: []fault{at("passes it on", providertest.ErrorsTwisted(func(e *provider.Error) { e.Message += bootData }))}},
 		{name: "the window that is used up outlasts Retry-After", check: func(t providertest.T, h brokenHarness) {
 			h.answer(http.Header{"Retry-After": {"12"}, "Ratelimit": {`"minute";r=0;t=12, "hour";r=0;t=1812, "day";r=7;t=45012`}},
 				func(*http.Request) (int, string, bool) { return 429, problem("429", "rate limit exceeded"), true })
@@ -315,7 +315,7 @@ func readingGotchas() []gotcha {
 			if in := get(t, h, id); in.Address != "" || in.Port != 0 || in.State != provider.StateStopped {
 				t.Errorf("%s at %s:%d", in.State, in.Address, in.Port)
 			}
-		}, falls: []fault{at("believes them", readsTwisted(func(i *provider.Instance) {
+		}, falls: []fault{at("believes them", providertest.ReadsTwisted(func(i *provider.Instance) {
 			if i.State == provider.StateStopped {
 				i.Address, i.Port = "203.0.113.9", 31207
 			}
@@ -350,15 +350,13 @@ func readingGotchas() []gotcha {
 					t.Fatalf("a lag later %d are found, %v", len(found), err)
 				}
 			}, falls: []fault{
-				at("not found is done", func(p provider.Provider) provider.Provider {
-					return broken{Provider: p, destroy: func(ctx context.Context, id string) error {
-						if err := p.DestroyInstance(ctx, id); provider.KindOf(err) != provider.NotFound {
-							return err
-						}
-						return nil
-					}}
-				}),
-				at("has a lag of seconds", capsTwisted(func(c *provider.Capabilities) { c.ListLag = 5 * time.Second })),
+				at("not found is done", providertest.DestroyTwisted(func(ctx context.Context, p provider.Provider, id string) error {
+					if err := p.DestroyInstance(ctx, id); provider.KindOf(err) != provider.NotFound {
+						return err
+					}
+					return nil
+				})),
+				at("has a lag of seconds", providertest.CapsTwisted(func(c *provider.Capabilities) { c.ListLag = 5 * time.Second })),
 			}},
 		{name: "TERMINATED is gone", check: func(t providertest.T, h brokenHarness) {
 			id := running(t, h)
@@ -380,7 +378,7 @@ func readingGotchas() []gotcha {
 			if provider.KindOf(err) != provider.Unknown || provider.KindOf(end) != provider.Unknown {
 				t.Errorf("get: %v, destroy: %v", err, end)
 			}
-		}, falls: []fault{at("takes it for one", kindTwisted(provider.Unknown, provider.NotFound))}},
+		}, falls: []fault{at("takes it for one", providertest.KindTwisted(provider.Unknown, provider.NotFound))}},
 		{name: "a right that is missing is no firewall", check: func(t providertest.T, h brokenHarness) {
 			h.answer(nil, func(*http.Request) (int, string, bool) {
 				return 403, `{"title":"Forbidden","status":403,"detail":"access denied"}`, true
@@ -392,8 +390,8 @@ func readingGotchas() []gotcha {
 				t.Errorf("denied: %v, blocked: %v", denied, blocked)
 			}
 		}, falls: []fault{
-			at("calls the key dead", kindTwisted(provider.Unavailable, provider.Unauthorized)),
-			at("waits for a right", kindTwisted(provider.Unauthorized, provider.Unavailable)),
+			at("calls the key dead", providertest.KindTwisted(provider.Unavailable, provider.Unauthorized)),
+			at("waits for a right", providertest.KindTwisted(provider.Unauthorized, provider.Unavailable)),
 		}},
 	}
 }
