@@ -43,17 +43,14 @@ func (p *Provider) SearchOffers(ctx context.Context, q provider.OfferQuery) ([]p
 		return nil, invalid(opSearch, "a disk of %d GB", q.DiskGB)
 	}
 	s := finding{regions: q.Regions, disk: max(q.DiskGB, minDiskGB), takesRAM: p.takesRAM(ctx)}
-	for _, cloud := range []string{cloudSecure, cloudCommunity} {
-		for _, count := range counts() {
-			if !s.sold(cloud, count) {
-				continue
-			}
-			rows, err := p.types(ctx, cloud, count)
-			if err != nil {
-				return nil, err
-			}
-			s.add(rows, cloud, count)
-		}
+	first := question{cloudSecure, 1}
+	rows, err := p.types(ctx, first)
+	if err != nil {
+		return nil, err
+	}
+	s.add(rows, first)
+	if err := p.ask(ctx, &s, s.questions()); err != nil {
+		return nil, err
 	}
 	if s.unreadable != nil && len(s.offers) == 0 {
 		return nil, p.odd(opSearch, "no row could be read: %v", s.unreadable)
@@ -61,12 +58,35 @@ func (p *Provider) SearchOffers(ctx context.Context, q provider.OfferQuery) ([]p
 	return s.offers, nil
 }
 
-func (p *Provider) types(ctx context.Context, cloud string, count int) ([]json.RawMessage, error) {
+// question is one look at the catalogue.
+type question struct {
+	cloud string
+	count int
+}
+
+// ask puts questions all at once, since whoever searches waits for the last of them.
+func (p *Provider) ask(ctx context.Context, s *finding, all []question) error {
+	answers, errs := make([][]json.RawMessage, len(all)), make([]error, len(all))
+	var group sync.WaitGroup
+	for i, q := range all {
+		group.Go(func() { answers[i], errs[i] = p.types(ctx, q) })
+	}
+	group.Wait()
+	for i, q := range all {
+		if errs[i] != nil {
+			return errs[i]
+		}
+		s.add(answers[i], q)
+	}
+	return nil
+}
+
+func (p *Provider) types(ctx context.Context, q question) ([]json.RawMessage, error) {
 	reply, err := p.call(ctx, opSearch, rest.Call{
 		Method: http.MethodGet,
 		Path:   "/v2/catalog/gpus",
-		Query: url.Values{"include": {"AVAILABILITY"}, "product": {"POD"}, "cloud": {cloud},
-			"count": {strconv.Itoa(count)}},
+		Query: url.Values{"include": {"AVAILABILITY"}, "product": {"POD"}, "cloud": {q.cloud},
+			"count": {strconv.Itoa(q.count)}},
 	})
 	if err != nil {
 		return nil, err
@@ -124,15 +144,24 @@ type finding struct {
 	unreadable error
 }
 
-// sold reports whether any type is sold in that cloud by that number. Before the first answer all may be.
-func (s *finding) sold(cloud string, count int) bool {
-	return s.known == nil || slices.ContainsFunc(s.known, func(w wireGPU) bool {
-		_, ok := w.price(cloud)
-		return ok && w.most(cloud) >= count
-	})
+// questions are those that remain after the first answer: for each cloud, the numbers of GPUs that some type has in it.
+func (s *finding) questions() []question {
+	var out []question
+	for _, cloud := range []string{cloudSecure, cloudCommunity} {
+		for _, count := range counts() {
+			sold := slices.ContainsFunc(s.known, func(w wireGPU) bool {
+				_, ok := w.price(cloud)
+				return ok && w.most(cloud) >= count
+			})
+			if q := (question{cloud, count}); sold && q != (question{cloudSecure, 1}) {
+				out = append(out, q)
+			}
+		}
+	}
+	return out
 }
 
-func (s *finding) add(rows []json.RawMessage, cloud string, count int) {
+func (s *finding) add(rows []json.RawMessage, q question) {
 	first := s.known == nil
 	for _, row := range rows {
 		var w wireGPU
@@ -143,7 +172,7 @@ func (s *finding) add(rows []json.RawMessage, cloud string, count int) {
 		if first {
 			s.known = append(s.known, w)
 		}
-		s.offers = append(s.offers, s.of(w, cloud, count)...)
+		s.offers = append(s.offers, s.of(w, q.cloud, q.count)...)
 	}
 }
 
