@@ -25,12 +25,17 @@ const (
 	cloudCommunity = "COMMUNITY"
 )
 
-// gpuType is a type as the catalogue lists it, whether or not any is free.
+// gpuType is a type as the catalogue lists it, whether or not any is free. It holds no reference, so that a copy is one.
 type gpuType struct {
-	id, maker string
-	memoryGB  int
-	price     map[string]market.Nano // of one GPU, by cloud
-	most      map[string]int
+	id, maker         string
+	memoryGB          int
+	secure, community terms
+}
+
+// terms are those of one cloud: the price of one GPU, and the most that a pod can have.
+type terms struct {
+	price market.Nano
+	most  int
 }
 
 // onSale is what is free now; what has been on sale is in the catalogue from then on.
@@ -41,7 +46,7 @@ func (s *Server) onSale() []market.Offer {
 	for _, o := range offers {
 		t, ok := s.types[o.GPU]
 		if !ok {
-			t = gpuType{id: o.GPU, maker: o.Extra[extraMaker], price: map[string]market.Nano{}, most: map[string]int{}}
+			t = gpuType{id: o.GPU, maker: o.Extra[extraMaker]}
 			if gb, err := strconv.Atoi(o.Extra[extraMemory]); err == nil {
 				t.memoryGB = gb
 			} else {
@@ -52,9 +57,11 @@ func (s *Server) onSale() []market.Offer {
 			}
 			s.order = append(s.order, o.GPU)
 		}
-		cloud := o.Extra[extraCloud]
-		t.price[cloud] = o.OnDemand / market.Nano(o.GPUs)
-		t.most[cloud] = max(t.most[cloud], o.GPUs)
+		in := &t.secure
+		if o.Extra[extraCloud] == cloudCommunity {
+			in = &t.community
+		}
+		in.price, in.most = o.OnDemand/market.Nano(o.GPUs), max(in.most, o.GPUs)
 		s.types[o.GPU] = t
 	}
 	return offers
@@ -202,11 +209,11 @@ func (s *Server) gpu(w http.ResponseWriter, r *http.Request, _ caller) {
 }
 
 func (s *Server) typeRow(t gpuType, f filter, free []market.Offer) object {
-	secure, community := t.price[cloudSecure], t.price[cloudCommunity]
+	secure, community := t.secure.price, t.community.price
 	row := object{"id": t.id, "name": strings.TrimPrefix(strings.TrimPrefix(t.id, "NVIDIA "), "GeForce "), "pool": nil,
 		"manufacturer": t.maker, "memory": t.memoryGB, "secure": secure > 0, "community": community > 0,
 		"price":    object{"secure": s.dollars(secure), "community": s.dollars(community)},
-		"maxCount": object{"secure": t.most[cloudSecure], "community": t.most[cloudCommunity]}}
+		"maxCount": object{"secure": t.secure.most, "community": t.community.most}}
 	if !f.availability {
 		return row
 	}
