@@ -29,6 +29,7 @@ const (
 	TooLittleDisk     Rejection = "TooLittleDisk"
 	TooLittleRAM      Rejection = "TooLittleRAM"
 	Unreliable        Rejection = "Unreliable"
+	LeavesSoon        Rejection = "LeavesSoon"
 	OldCUDA           Rejection = "OldCUDA"
 	WrongRegion       Rejection = "WrongRegion"
 	NoPrice           Rejection = "NoPrice"
@@ -79,6 +80,9 @@ var criteria = []criterion{
 		// Written so that a score that is not a number fails.
 		return n.MinReliability != nil && (o.Reliability == nil || !(*o.Reliability >= *n.MinReliability))
 	}},
+	{LeavesSoon, "whose host leaves within the hour", func(o provider.Offer, _ Need) bool {
+		return o.AvailableFor != nil && *o.AvailableFor < shortestStay
+	}},
 	{OldCUDA, "older CUDA than asked", func(o provider.Offer, n Need) bool {
 		return n.MinCUDA != nil && (o.MaxCUDA == nil || slices.Compare(o.MaxCUDA[:], n.MinCUDA[:]) < 0)
 	}},
@@ -87,6 +91,9 @@ var criteria = []criterion{
 	{NoPrice, "without a price", func(o provider.Offer, _ Need) bool { return o.Price.Cmp(money.Dollars{}) <= 0 }},
 	{OverPrice, "over price", func(o provider.Offer, n Need) bool { return n.MaxPrice.Less(o.Price) }},
 }
+
+// shortestStay: on a host that leaves sooner the boot is most of what is paid for.
+const shortestStay = time.Hour
 
 // Rejections lists every rejection but Fits, in the order in which they are judged.
 func Rejections() []Rejection {

@@ -88,6 +88,8 @@ func TestJudge(t *testing.T) {
 		"reliability not said":          {Unreliable, func(o *provider.Offer, _ *Need) { o.Reliability = nil }, nil},
 		"reliability not said, 0 asked": {Unreliable, func(o *provider.Offer, n *Need) { o.Reliability, n.MinReliability = nil, ptr(0.0) }, nil},
 		"reliability no number":         {Unreliable, func(o *provider.Offer, _ *Need) { o.Reliability = ptr(math.NaN()) }, nil},
+		"leaves soon":                   {LeavesSoon, func(o *provider.Offer, _ *Need) { o.AvailableFor = ptr(time.Hour - 1) }, nil},
+		"stays an hour":                 {Fits, func(o *provider.Offer, _ *Need) { o.AvailableFor = ptr(time.Hour) }, nil},
 		"CUDA minor":                    {OldCUDA, func(o *provider.Offer, _ *Need) { o.MaxCUDA = &[2]int{12, 7} }, nil},
 		"CUDA major":                    {OldCUDA, func(o *provider.Offer, _ *Need) { o.MaxCUDA = &[2]int{11, 9} }, nil},
 		"CUDA above":                    {Fits, func(o *provider.Offer, _ *Need) { o.MaxCUDA = &[2]int{13, 0} }, nil},
