@@ -161,8 +161,8 @@ func notFound(says func(...string) bool) provider.Kind {
 // refusal is for a create that was refused, which rented nothing.
 func refusal(s said, says func(...string) bool) provider.Kind {
 	switch {
-	case noPublicIP(says), says("no available nodes", "hostnode unavailable", "capacity", "no longer available",
-		"out of stock", "hostnode not found", "location not found", "port is not available", "port already in use"):
+	case noPublicIP(says), says("no available nodes", "unavailable", "not available", "no longer available", "capacity",
+		"not enough resources", "out of stock", "hostnode not found", "location not found", "already in use"):
 		return provider.NoCapacity
 	case s.status == http.StatusPaymentRequired, says("need at least $", "insufficient", "balance"):
 		return provider.NoBalance

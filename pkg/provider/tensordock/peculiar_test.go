@@ -201,7 +201,7 @@ func priceOfTheShape(t providertest.T, h *harness, d provider.Provider) {
 		o.GPUs, o.EffectiveCores, o.OnDemand = n, float64(32*n), market.Nano(n)*401_234_567
 		h.market.AddOffer(o)
 	}
-	want := map[string]bool{"1/32": true, "1/48": true, "1/96": true, "2/48": true, "2/96": true, "2/192": true}
+	want := map[string]bool{"1/32": true, "1/64": true, "1/128": true, "2/48": true, "2/64": true, "2/128": true, "2/256": true}
 	offers, err := d.SearchOffers(t.Context(), provider.OfferQuery{CapacityType: provider.OnDemand, DiskGB: 120})
 	if err != nil {
 		t.Fatalf("search: %v", err)
@@ -220,7 +220,7 @@ func priceOfTheShape(t providertest.T, h *harness, d provider.Provider) {
 	if len(want) > 0 {
 		t.Errorf("not offered: %v", want)
 	}
-	inst, r := h.rent(t, d, 1, func(o provider.Offer) bool { return o.GPUCount == 1 && *o.RAMGB >= 48 })
+	inst, r := h.rent(t, d, 1, func(o provider.Offer) bool { return o.GPUCount == 1 && *o.RAMGB >= 64 })
 	in, err := h.market.Get(h.server.Account(), inst.ID)
 	if err != nil || in.Extra["ram"] != strconv.Itoa(*r.Offer.RAMGB) || in.Extra["vcpus"] != "4" || in.Offer.GPUs != 1 || in.DiskGB != 100 {
 		t.Errorf("rented %d GPUs, %v and %g GB, %v; offered %d GB of RAM", in.Offer.GPUs, in.Extra, in.DiskGB, err, *r.Offer.RAMGB)

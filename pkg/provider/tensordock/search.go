@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/bits"
 	"net/http"
 	"regexp"
 	"slices"
@@ -20,8 +21,8 @@ import (
 // each data centre, whose counts are often stale and whose price may be the lowest of several hosts'. Nothing can be
 // filtered by the vendor (§2), so q.Regions is not sent; a region is a country's name.
 //
-// Each host's GPUs become several offers: for 1, 2, 4, … and all of them, each with RAM of about once, twice and four
-// times their memory (see shapes), at the price of just that shape. What cannot be priced, or reached, is no offer; rows
+// Each host's GPUs become several offers: for 1, 2, 4, … and all of them, each with several sizes of RAM (see shapes), at
+// the price of just that shape. What cannot be priced, or reached, is no offer; rows
 // that cannot be read at all are an error when there are no others.
 func (p *Provider) SearchOffers(ctx context.Context, q provider.OfferQuery) ([]provider.Offer, error) {
 	switch q.CapacityType {
@@ -169,6 +170,7 @@ type shape struct{ gpus, vcpus, ramGB, storageGB int }
 
 const (
 	vcpusPerGPU = 4
+	moreRAM     = 8
 	minStorage  = 100
 	storageStep = 50
 )
@@ -181,8 +183,8 @@ func ramSteps() []int {
 // shapes are those that are offered for a number of GPUs, the cheapest first.
 //
 // vCPUs: four for each GPU, for the engine's processes and the agent, or what the host gives, always an even number. RAM:
-// the least step that holds what the GPUs hold, so that weights are read from the disk once; then steps of about twice and
-// four times that, for pools whose minRAM asks for more. Where the largest step holds less than the GPUs, that step.
+// the least step that holds what the GPUs hold, so that weights are read from the disk once; then, for pools whose minRAM
+// asks for more, every power of two up to eight times that. Where the largest step holds less than the GPUs, that step.
 func (s supply) shapes(gpus, vramGB, storageGB int) []shape {
 	vcpus := min(vcpusPerGPU*gpus, s.vcpus)
 	if s.perGPUVCPUs > 0 {
@@ -196,13 +198,13 @@ func (s supply) shapes(gpus, vramGB, storageGB int) []shape {
 	if vcpus < 2 || storageGB > s.storageGB {
 		return nil
 	}
+	base := ramStep(gpus * vramGB)
 	var out []shape
-	for _, times := range []int{1, 2, 4} {
-		ram := ramStep(times * gpus * vramGB)
-		if ram > ramLimit || len(out) > 0 && out[len(out)-1].ramGB == ram {
-			break
+	for _, ram := range ramSteps() {
+		more := ram > base && ram <= moreRAM*gpus*vramGB && bits.OnesCount(uint(ram)) == 1
+		if ram <= ramLimit && (ram == base || more) {
+			out = append(out, shape{gpus, vcpus, ram, storageGB})
 		}
-		out = append(out, shape{gpus, vcpus, ram, storageGB})
 	}
 	return out
 }

@@ -109,6 +109,8 @@ const (
 	threshold = time.Minute / 100
 	// callTimeout is the default of Config.Timeout.
 	callTimeout = 120 * time.Second
+	// createTimeout leaves time for the second order that a create may be (see CreateInstance).
+	createTimeout = 180 * time.Second
 	// bootDataLimit: no limit is documented. This is the least that a cloud with cloud-init takes, and what is proved
 	// here.
 	bootDataLimit = 16 << 10
@@ -137,7 +139,7 @@ func (p *Provider) Capabilities() provider.Capabilities {
 		OnDemand:           true,
 		Boot:               provider.BootVM,
 		ListLag:            time.Minute,
-		CreateTimeout:      callTimeout,
+		CreateTimeout:      createTimeout,
 		MinPollInterval:    30 * time.Second,
 		SearchInterval:     30 * time.Second,
 		BootDataLimit:      bootDataLimit,

@@ -244,15 +244,15 @@ func TestShapes(t *testing.T) {
 		gpus, vram int
 		want       string
 	}{
-		"one 4090":               {roomy, 1, 24, "4/32 4/48 4/96"},
-		"eight 4090s":            {roomy, 8, 24, "32/192 32/512"},
+		"one 4090":               {roomy, 1, 24, "4/32 4/64 4/128"},
+		"eight 4090s":            {roomy, 8, 24, "32/192 32/256 32/512"},
 		"eight H100s":            {roomy, 8, 80, "32/512"},
-		"a small card":           {roomy, 1, 8, "4/8 4/16 4/32"},
-		"no RAM for more":        {with(func(s *supply) { s.ramGB = 64 }), 1, 24, "4/32 4/48"},
-		"RAM for each GPU":       {with(func(s *supply) { s.perGPURAMGB = 40 }), 2, 24, "8/48"},
+		"a small card":           {roomy, 1, 8, "4/8 4/16 4/32 4/64"},
+		"no RAM for more":        {with(func(s *supply) { s.ramGB = 64 }), 1, 24, "4/32 4/64"},
+		"RAM for each GPU":       {with(func(s *supply) { s.perGPURAMGB = 40 }), 2, 24, "8/48 8/64"},
 		"too little for each":    {with(func(s *supply) { s.perGPURAMGB = 20 }), 2, 24, ""},
-		"few vCPUs for each":     {with(func(s *supply) { s.perGPUVCPUs = 3 }), 1, 24, "2/32 2/48 2/96"},
-		"an odd number of vCPUs": {with(func(s *supply) { s.vcpus = 7 }), 2, 24, "6/48 6/96 6/192"},
+		"few vCPUs for each":     {with(func(s *supply) { s.perGPUVCPUs = 3 }), 1, 24, "2/32 2/64 2/128"},
+		"an odd number of vCPUs": {with(func(s *supply) { s.vcpus = 7 }), 2, 24, "6/48 6/64 6/128 6/256"},
 		"one vCPU":               {with(func(s *supply) { s.vcpus = 1 }), 1, 24, ""},
 		"no disk":                {with(func(s *supply) { s.storageGB = 99 }), 1, 24, ""},
 	} {
@@ -395,6 +395,9 @@ func TestCreateAnswers(t *testing.T) {
 		{400, `{"error":"No available nodes found"}`, provider.NoCapacity, ""},
 		{200, `{"error":"Hostnode unavailable"}`, provider.NoCapacity, ""},
 		{200, `{"message":"insufficient capacity on hostnode","status":400}`, provider.NoCapacity, ""},
+		{400, `{"error":"GPU is not available on this hostnode"}`, provider.NoCapacity, ""},
+		{503, `{"error":"Service unavailable"}`, provider.Unavailable, ""}, {200, `{"error":"Service unavailable","status":503}`, provider.Unavailable, ""},
+		{400, `{"error":"Not enough balance"}`, provider.NoBalance, ""},
 		{200, `{"data":{"error":"No available public IPs on this hostnode"}}`, provider.NoCapacity, ""},
 		{200, `{"error":"You need at least $4.20 in your account","status":400}`, provider.NoBalance, ""},
 		{400, `{"error":"Insufficient funds"}`, provider.NoBalance, ""}, {402, `{}`, provider.NoBalance, ""},
