@@ -52,10 +52,10 @@ func offersTable(list []provider.Offer, wide bool) *table {
 		t.headers = append(t.headers, "VCPU", "RAM", "CUDA", "MAX DISK", "TRAFFIC $/GB", "OFFER")
 	}
 	for _, o := range list {
-		cells := []string{string(o.Provider), string(o.GPU), strconv.Itoa(o.GPUCount), gb(&o.VRAMGB), string(o.CapacityType),
+		cells := []string{string(o.Provider), string(o.GPU), strconv.Itoa(o.GPUCount), vram(o), string(o.CapacityType),
 			fixed(o.Price), fixed(perGPU(o)), o.Region, score(o.Reliability), gb(&o.DiskGB)}
 		if wide {
-			cells = append(cells, strconv.FormatFloat(o.VCPU, 'f', -1, 64), gb(o.RAMGB), cuda(o.MaxCUDA), gb(&o.MaxDiskGB),
+			cells = append(cells, number(o.VCPU), gb(o.RAMGB), cuda(o.MaxCUDA), gb(&o.MaxDiskGB),
 				fmt.Sprintf("%.4f", float64(o.TrafficPerGB)/1e6), o.ID)
 		}
 		t.row(cells...)
@@ -104,6 +104,20 @@ func fixed(d money.Dollars) string {
 	return fmt.Sprintf("%d.%06d", d.Micros()/1e6, d.Micros()%1e6)
 }
 
+// vram is a GPU's nominal VRAM, which is what pools ask for.
+func vram(o provider.Offer) string {
+	each := offers.NominalVRAMGB(o)
+	return gb(&each)
+}
+
+// number leaves out what the provider did not say.
+func number(v float64) string {
+	if v == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(v, 'f', -1, 64)
+}
+
 func gb(v *int) string {
 	if v == nil {
 		return ""
@@ -148,7 +162,7 @@ type offerDocument struct {
 }
 
 func offerOf(o provider.Offer) offerDocument {
-	return offerDocument{Provider: string(o.Provider), ID: o.ID, GPU: string(o.GPU), GPUCount: o.GPUCount, VRAMGB: o.VRAMGB,
+	return offerDocument{Provider: string(o.Provider), ID: o.ID, GPU: string(o.GPU), GPUCount: o.GPUCount, VRAMGB: offers.NominalVRAMGB(o),
 		CapacityType: string(o.CapacityType), DollarsPerHour: o.Price, PerGPUHour: perGPU(o), Region: o.Region,
 		Reliability: o.Reliability, DiskGB: o.DiskGB, MaxDiskGB: o.MaxDiskGB, VCPU: o.VCPU, RAMGB: o.RAMGB,
 		MaxCUDA: cuda(o.MaxCUDA), CPUArch: o.CPUArch}

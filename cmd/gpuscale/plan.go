@@ -155,7 +155,7 @@ func purchasesTable(list []planner.Purchase, wide bool) *table {
 		cells := []string{p.ClaimName, p.Pool, string(o.Provider), fmt.Sprintf("%d×%s", o.GPUCount, o.GPU), string(o.CapacityType),
 			fixed(o.Price), fixed(p.Reservation.DollarsPerHour), strings.Join(p.Reservation.Workloads, ",")}
 		if wide {
-			cells = append(cells, o.Region, gb(&o.VRAMGB), gb(&o.DiskGB), score(o.Reliability), o.ID)
+			cells = append(cells, o.Region, vram(o), gb(&o.DiskGB), score(o.Reliability), o.ID)
 		}
 		t.row(cells...)
 	}

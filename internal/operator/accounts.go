@@ -22,7 +22,7 @@ func newAccounts(ctx context.Context, reader client.Reader, cfg Config, id ident
 		Constructors: account.Drivers(func(name provider.Name) drivers.Options {
 			return drivers.Options{BaseURL: cfg.BaseURLs[name], Transport: cfg.Transport, PaceFactor: cfg.PaceFactor}
 		}, cfg.Wrap),
-		Secrets:      secretReader{reader}.data,
+		Secrets: secretReader{reader}.data,
 		Env: func(name string) (string, bool) {
 			v := cfg.Getenv(name)
 			return v, v != ""

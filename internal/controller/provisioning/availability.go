@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -34,15 +35,18 @@ func (r *Reconciler) noteAvailability(ctx context.Context, w *world, markets []p
 	}
 }
 
-// writeCondition reads the pool past the cache: reservations made a moment ago have changed its version.
+// writeCondition reads the pool past the cache: reservations made a moment ago have changed its version, and the claims
+// that they are for change it meanwhile.
 func (r *Reconciler) writeCondition(ctx context.Context, name string, c metav1.Condition) error {
-	pool := &v1alpha1.GPUNodePool{}
-	if err := r.Reader.Get(ctx, client.ObjectKey{Name: name}, pool); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	before := pool.DeepCopy()
-	meta.SetStatusCondition(&pool.Status.Conditions, c)
-	return r.Client.Status().Patch(ctx, pool, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		pool := &v1alpha1.GPUNodePool{}
+		if err := r.Reader.Get(ctx, client.ObjectKey{Name: name}, pool); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		before := pool.DeepCopy()
+		meta.SetStatusCondition(&pool.Status.Conditions, c)
+		return r.Client.Status().Patch(ctx, pool, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	})
 }
 
 func (r *Reconciler) availability(pool *v1alpha1.GPUNodePool, markets []planner.Market) metav1.Condition {
