@@ -8,7 +8,6 @@ package quote
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -77,7 +76,7 @@ func failureOf(name provider.Name, what string, err error) Failure {
 	if missing := (*account.KeyMissingError)(nil); errors.As(err, &missing) && missing.Secret == nil {
 		f.Kind, f.Message = "", "no credentials: set "+strings.Join(EnvOf(name), ", ")
 		if missing.Err != nil {
-			f.Message = fmt.Sprintf("no usable credentials: %v", missing.Err)
+			f.Message = strings.TrimPrefix(missing.Err.Error(), string(name)+": ")
 		}
 	}
 	return f
