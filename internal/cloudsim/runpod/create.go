@@ -32,9 +32,9 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, _ caller) {
 	case !errors.As(err, &e):
 		fail(w, http.StatusInternalServerError, "internal error")
 	case e.Code == market.NoBalance:
-		fail(w, s.opts.MoneyStatus, s.opts.MoneyText)
+		fail(w, http.StatusPaymentRequired, "Your account balance is too low to create this pod.")
 	case e.Code == market.OverQuota:
-		fail(w, http.StatusForbidden, "access denied")
+		fail(w, http.StatusBadRequest, "You have reached your spend limit.")
 	case e.Code == market.DiskTooLarge:
 		fail(w, http.StatusBadRequest, "This machine does not have enough disk space for the requested specifications.")
 	default:

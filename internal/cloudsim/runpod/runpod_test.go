@@ -234,6 +234,27 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// An account that has spent what it may is told so, by status or by words.
+func TestAnEmptyAccount(t *testing.T) {
+	cfg := calm()
+	cfg.Limits = market.Limits{Instances: 1}
+	r := newRig(t, cfg, runpod.Options{Keys: []string{key}, LimitScale: -1})
+	id := r.rent(order())
+	if status, out := r.call("POST", "/v2/pods", order()); status != 400 || !strings.Contains(out["detail"].(string), "spend limit") {
+		t.Errorf("above its limit: %d %v", status, out)
+	}
+	r.clock.Step(time.Hour)
+	r.market.SetCredit(1)
+	r.clock.Step(time.Second)
+	if _, pod := r.call("GET", "/v2/pods/"+id, nil); pod["status"] != "EXITED" {
+		t.Errorf("its pod is %v", pod["status"])
+	}
+	r.call("DELETE", "/v2/pods/"+id, nil)
+	if status, out := r.call("POST", "/v2/pods", order()); status != 402 || !strings.Contains(out["detail"].(string), "balance") {
+		t.Errorf("empty: %d %v", status, out)
+	}
+}
+
 // A pod's key opens that pod and no other, and not the account.
 func TestAPodsKeyOpensThatPodOnly(t *testing.T) {
 	for _, way := range []string{"DELETE", "action"} {

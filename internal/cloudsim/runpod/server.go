@@ -28,9 +28,6 @@ type Options struct {
 	// empty.
 	CapacityText   string
 	CapacityStatus int
-	// MoneyText and MoneyStatus are those of an empty account; a sentence and 402 when empty.
-	MoneyText   string
-	MoneyStatus int
 	// EmptyRuntime shows {} instead of null for a pod that does not run.
 	EmptyRuntime bool
 	// StalePorts leaves the last ports on a pod that has ended.
@@ -43,8 +40,6 @@ type Options struct {
 	BusyUntilRunning bool
 	// HiddenDelete answers the end of a pod that is not shown yet with 404, and does nothing.
 	HiddenDelete bool
-	// Blocked answers everything with the page of the firewall in front.
-	Blocked bool
 }
 
 // Server is the façade. Serve it from a real HTTP server: faults cut connections.
@@ -70,12 +65,6 @@ func New(m *market.Market, o Options) *Server {
 	}
 	if o.CapacityStatus == 0 {
 		o.CapacityStatus = http.StatusBadRequest
-	}
-	if o.MoneyText == "" {
-		o.MoneyText = "Your account balance is too low to create this pod."
-	}
-	if o.MoneyStatus == 0 {
-		o.MoneyStatus = http.StatusPaymentRequired
 	}
 	s := &Server{market: m, opts: o, quota: newQuota(m.Clock(), o.LimitScale), mux: http.NewServeMux(),
 		types: map[string]gpuType{}, early: map[string]bool{}}
@@ -139,7 +128,7 @@ const maxBody = 100 << 10
 // ServeHTTP turns away what the firewall turns away, and a body that is too long, before it asks for a key.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
-	case s.opts.Blocked || r.UserAgent() == "" || strings.HasPrefix(r.UserAgent(), "Go-http-client"):
+	case r.UserAgent() == "" || strings.HasPrefix(r.UserAgent(), "Go-http-client"):
 		page(w, http.StatusForbidden, "Sorry, you have been blocked")
 	case r.ContentLength > maxBody:
 		fail(w, http.StatusRequestEntityTooLarge, "request body too large")

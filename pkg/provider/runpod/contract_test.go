@@ -54,7 +54,7 @@ type harness struct {
 	good, bad *runpod.Provider
 	// impatient waits a moment for an answer, hastyDriver for its turn not at all.
 	impatient, hastyDriver *runpod.Provider
-	places                 int
+	places, stock          int // data centres so far, and the GPUs of each one's host (1 when zero)
 	instead                atomic.Pointer[instead]
 }
 
@@ -211,7 +211,7 @@ func (h *harness) AddOffers(n int) {
 		spec, _ := gpu.SpecOf(types[which])
 		id := gpu.SpellingsFor("runpod", string(types[which]))[0]
 		h.market.AddOffer(market.Offer{
-			ID: h.offer(h.place()), Machine: h.place(), Host: h.place(), GPU: id, DriverGPU: id, GPUs: 1, MachineGPUs: 1,
+			ID: h.offer(h.place()), Machine: h.place(), Host: h.place(), GPU: id, DriverGPU: id, GPUs: 1, MachineGPUs: max(1, h.stock),
 			GPUMemoryMB: spec.VRAMGB * 1024, ComputeCap: 890, MemoryBW: 900,
 			Driver: "570.86.15", CUDA: 12.8, CPUArch: "amd64", Cores: 64, EffectiveCores: 16, RAMMB: 257_000, DiskGB: 500,
 			Region: h.place(), Ports: 12, OnDemand: market.USD(0.4012345678) + market.Nano(which*1234567),

@@ -358,6 +358,20 @@ func readingGotchas() []gotcha {
 				})),
 				at("has a lag of seconds", providertest.CapsTwisted(func(c *provider.Capabilities) { c.ListLag = 5 * time.Second })),
 			}},
+		{name: "a pod that does not run yet is too busy to end", options: sim.Options{BusyUntilRunning: true},
+			check: func(t providertest.T, h brokenHarness) {
+				h.supply()
+				for _, host := range []string{"old", "new", "far", "host"} {
+					h.market.Break(host, market.StuckLoading)
+				}
+				in := h.buy(t, h.find(t, provider.OfferQuery{}, anyOffer))
+				if err := h.Driver().DestroyInstance(t.Context(), in.ID); provider.KindOf(err) != provider.Unavailable {
+					t.Errorf("%v; want Unavailable, which is tried again", err)
+				}
+				if live := h.market.Books().Live(); len(live) != 1 {
+					t.Errorf("%d live", len(live))
+				}
+			}, falls: []fault{at("takes it for gone", providertest.KindTwisted(provider.Unavailable, provider.NotFound, "destroy"))}},
 		{name: "TERMINATED is gone", check: func(t providertest.T, h brokenHarness) {
 			id := running(t, h)
 			terminated := func(pod map[string]any) { pod["status"] = "TERMINATED" }
