@@ -58,6 +58,13 @@ func (e *exchange) release() {
 	}
 }
 
+// giveBack ends an attempt that was not answered.
+func (e *exchange) giveBack() {
+	e.attemptOver()
+	e.lease.Return()
+	e.lease = nil
+}
+
 // attempts remembers where a request has been.
 type attempts struct {
 	skip map[string]bool
@@ -113,14 +120,12 @@ func (e *exchange) send() (*http.Response, error) {
 			return response, nil
 		}
 		tried.failed(e.lease.Worker.ClaimUID, f)
-		err := e.ended()
-		if err == nil {
-			e.reportFailure(f)
-		}
-		e.release()
-		if err != nil {
+		if err := e.ended(); err != nil {
+			e.release()
 			return nil, err
 		}
+		e.reportFailure(f)
+		e.giveBack()
 		e.g.cfg.Log.V(1).Info("a worker did not answer", "model", e.model, "worker", e.record.worker, "kind", f.kind,
 			"refused", f.refused, "error", fmt.Sprint(f.err))
 		if tried.lost >= maxLost {

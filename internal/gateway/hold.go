@@ -169,11 +169,11 @@ func (e *exchange) hold(tried *attempts) error {
 }
 
 func (e *exchange) waitForWorker(tried *attempts) error {
+	place := e.g.cfg.Registry.Wait(e.model, e.wait.since)
+	defer place.Leave()
 	asked := e.g.cfg.Clock.Now()
-	for {
-		// Taken before looking, so that no change comes in between.
-		changed := e.g.cfg.Registry.Changed()
-		if e.acquire(tried) {
+	for turn := place.First(); ; {
+		if turn && e.acquire(tried) {
 			return nil
 		}
 		if err := e.ended(); err != nil {
@@ -189,13 +189,15 @@ func (e *exchange) waitForWorker(tried *attempts) error {
 		}
 		again := asked.Add(e.wait.retry)
 		t := e.g.cfg.Clock.NewTimer(e.nextLook(model.Workers > 0 || len(tried.skip) > 0, again).Sub(now))
+		turn = false
 		select {
 		case <-e.ctx.Done():
-		case <-changed:
+		case <-place.Turn():
+			turn = true
 			tried.again()
 		case <-t.C():
 			if now := e.g.cfg.Clock.Now(); !now.Before(again) {
-				asked = now
+				asked, turn = now, place.First()
 				tried.again()
 			}
 		}

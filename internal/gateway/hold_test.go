@@ -419,6 +419,30 @@ func TestWhoWaitedWaitsForRoomToo(t *testing.T) {
 	w.held(0)
 }
 
+// TestWhoWaitsIsAnsweredInTurn as fast as there is room for one more, with the clock standing still.
+func TestWhoWaitsIsAnsweredInTurn(t *testing.T) {
+	w, now, _ := holding(t, nil)
+	w.reg.Limit(1)
+	const n = 20
+	var answers []<-chan answer
+	for i := range n {
+		answers = append(answers, w.asking(chatPath, chat(fmt.Sprintf(`,"max_tokens":1,"seed":%d`, i))))
+		w.held(i + 1)
+		now.Step(time.Millisecond)
+	}
+	a := w.add(nil)
+	for i, got := range answers {
+		if a := take(t, fmt.Sprint("request ", i), got); a.status != http.StatusOK {
+			t.Errorf("%d: %d %q", i, a.status, a.text)
+		}
+	}
+	for i, body := range a.bodies {
+		if want := fmt.Sprintf(`"seed":%d}`, i); !strings.HasSuffix(body, want) {
+			t.Errorf("number %d was %s", i, body)
+		}
+	}
+}
+
 func TestOneThatKillsItsEnginesIsNotTriedForEver(t *testing.T) {
 	w, now, _ := holding(t, nil)
 	a := w.add(nil)

@@ -51,9 +51,12 @@ func wake(t *testing.T, n int) (late, published []time.Duration) {
 	for i := range names {
 		names[i] = fmt.Sprintf("model-%03d", i)
 	}
-	w.pool(roomy, lists(names...), cooldown(time.Minute), func(p *v1alpha1.GPUNodePool) { p.Spec.Scaling.MaxNodes = int32(2 * n) })
+	const most = 64 // models of one pool
+	for part := range slices.Chunk(names, most) {
+		w.pool(roomy, lists(part...), cooldown(time.Minute), func(p *v1alpha1.GPUNodePool) { p.Name += "-" + part[0] })
+	}
 	f := w.front(redis)
-	seen, stopSeeing := w.seesReady()
+	seesAll := w.seesReady(n)
 	var (
 		all      sync.WaitGroup
 		mu       sync.Mutex
@@ -72,7 +75,7 @@ func wake(t *testing.T, n int) (late, published []time.Duration) {
 		}
 	}
 	all.Wait()
-	stopSeeing()
+	seen := seesAll()
 	w.rentedAtMost(n)
 	for _, c := range w.claims() {
 		at := slices.IndexFunc(c.Status.Steps, func(s v1alpha1.Step) bool { return s.Name == "Ready" })
@@ -92,15 +95,14 @@ func wake(t *testing.T, n int) (late, published []time.Duration) {
 	return late, published
 }
 
-// seesReady notes when each claim is seen to serve, until it is stopped.
-func (w *world) seesReady() (seen map[string]time.Time, stop func()) {
+// seesReady begins to note when each claim is seen to serve; what it returns waits until n were.
+func (w *world) seesReady(n int) func() map[string]time.Time {
 	w.t.Helper()
 	watching, err := w.client.(client.WithWatch).Watch(w.ctx, &v1alpha1.GPUNodeClaimList{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	seen = map[string]time.Time{}
-	done := make(chan struct{})
+	seen, done := map[string]time.Time{}, make(chan struct{})
 	go func() {
 		defer close(done)
 		for e := range watching.ResultChan() {
@@ -111,7 +113,19 @@ func (w *world) seesReady() (seen map[string]time.Time, stop func()) {
 			if _, before := seen[c.Name]; !before {
 				seen[c.Name] = time.Now()
 			}
+			if len(seen) == n {
+				return
+			}
 		}
 	}()
-	return seen, func() { watching.Stop(); <-done }
+	return func() map[string]time.Time {
+		select {
+		case <-done:
+		case <-time.After(time.Minute):
+			w.t.Errorf("a watch never showed all to be Ready")
+		}
+		watching.Stop()
+		<-done
+		return seen
+	}
 }

@@ -37,20 +37,3 @@ func TestBootsAreRememberedBeyondTheirWorkers(t *testing.T) {
 	}
 	expect("m", 40*time.Second)
 }
-
-func TestChangedIsClosedByTheNextPicture(t *testing.T) {
-	r := registry.New(clock.RealClock{}, nil)
-	first := r.Changed()
-	select {
-	case <-first:
-		t.Fatal("closed before anything changed")
-	default:
-	}
-	r.Apply(registry.Snapshot{})
-	<-first
-	select {
-	case <-r.Changed():
-		t.Error("the next one is closed too")
-	default:
-	}
-}

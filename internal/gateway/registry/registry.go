@@ -93,7 +93,7 @@ type Registry struct {
 	workers map[string]*entry
 	models  map[string]*model
 	boots   boots
-	changed chan struct{}
+	queues  map[string]*queue
 }
 
 // entry is a worker that is in the picture or still has requests outstanding.
@@ -125,7 +125,7 @@ func New(c clock.PassiveClock, forget func(claimUID string)) *Registry {
 		forget = func(string) {}
 	}
 	return &Registry{clock: c, forget: forget, workers: map[string]*entry{}, models: map[string]*model{},
-		changed: make(chan struct{})}
+		queues: map[string]*queue{}}
 }
 
 // Limit sets how many requests a worker may have outstanding, over all its models; 0 means as many as its own admission
@@ -143,10 +143,7 @@ func (r *Registry) replace(s Snapshot) (gone []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.synced = r.synced || !s.Partial
-	defer func() {
-		close(r.changed)
-		r.changed = make(chan struct{})
-	}()
+	defer r.pictured()
 	r.boots.see(s.Boots)
 	for _, e := range r.workers {
 		e.present = false
@@ -263,13 +260,6 @@ func (r *Registry) public(name string, m *model) Model {
 	return out
 }
 
-// Changed is closed when the picture is next replaced. Who waits for a worker takes it first, looks, and then waits.
-func (r *Registry) Changed() <-chan struct{} {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.changed
-}
-
 // Lease is one request outstanding at a worker. It is safe for concurrent use.
 type Lease struct {
 	// Worker as it was when it was chosen.
@@ -327,8 +317,14 @@ func (e *entry) before(other *entry, c class) bool {
 	return e.outstanding < other.outstanding || e.outstanding == other.outstanding && e.turn < other.turn
 }
 
-// Release ends the request's count. Only the first call counts.
-func (l *Lease) Release() {
+// Release ends the request's count, and tells those who wait that there is room. Only the first call of Release and Return
+// counts.
+func (l *Lease) Release() { l.end(true) }
+
+// Return is Release for a request that the worker did not answer, and that says nothing of its room.
+func (l *Lease) Return() { l.end(false) }
+
+func (l *Lease) end(room bool) {
 	r, e := l.registry, l.entry
 	r.mu.Lock()
 	if l.released {
@@ -342,6 +338,9 @@ func (l *Lease) Release() {
 	}
 	if !l.refused {
 		delete(e.full, l.model)
+	}
+	if room {
+		r.freed(e)
 	}
 	gone := e.outstanding == 0 && !e.present
 	if gone {
