@@ -79,7 +79,7 @@ func (r DockerRunner) Start(spec EngineSpec) (Engine, error) {
 		defer close(c.gone)
 		<-p.done
 		// Whatever ended the attached process: the container holds GPU memory.
-		if err := r.remove(name); err != nil {
+		if err := r.remove(context.Background(), name); err != nil {
 			_, _ = fmt.Fprintf(spec.Log, "gpuscale: container %s may be left: %v\n", name, err) // It never fails.
 		}
 	}()
@@ -145,10 +145,9 @@ func (c *container) Stop(ctx context.Context, grace time.Duration) {
 	<-c.gone
 }
 
-// remove ends a container by force, if it is there.
-func (r DockerRunner) remove(names ...string) error {
-	//nolint:contextcheck // It has to happen though the agent's life has ended.
-	_, err := r.docker(context.Background(), append([]string{"rm", "--force", "--volumes"}, names...)...)
+// remove ends containers by force, if they are there, though ctx has ended.
+func (r DockerRunner) remove(ctx context.Context, names ...string) error {
+	_, err := r.docker(context.WithoutCancel(ctx), append([]string{"rm", "--force", "--volumes"}, names...)...)
 	if err != nil && !strings.Contains(err.Error(), "No such container") {
 		return err
 	}

@@ -151,7 +151,7 @@ func TestAMachineThatCannotRunContainersSaysWhy(t *testing.T) {
 	}{
 		"no docker": {func(host, *agent.DockerRunner) { t.Setenv("PATH", t.TempDir()) },
 			agentapi.StepRuntimeFound, agentapi.ExitNoRuntime, "docker is not on this machine"},
-		"no daemon": {func(h host, r *agent.DockerRunner) { h.is("away"); r.Patience = 50 * time.Millisecond },
+		"no daemon": {func(h host, r *agent.DockerRunner) { h.is("away"); r.Patience = 500 * time.Millisecond },
 			agentapi.StepRuntimeFound, agentapi.ExitNoRuntime, "Cannot connect to the Docker daemon"},
 		"no toolkit": {func(h host, _ *agent.DockerRunner) { h.is("bare") },
 			agentapi.StepRuntimeFound, agentapi.ExitNoRuntime, "docker 28.5.1 has no NVIDIA Container Toolkit"},

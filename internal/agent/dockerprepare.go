@@ -52,8 +52,12 @@ func (r DockerRunner) findRuntime(ctx context.Context, report Progress) (string,
 	report.Doing("waiting for Docker")
 	bounded, cancel := within(ctx, r.clock(), patience)
 	defer cancel()
+	var last error
 	for {
 		version, runtimes, err := r.info(bounded)
+		if bounded.Err() == nil || last == nil { // A call that was broken off says nothing.
+			last = err
+		}
 		if err == nil && r.GPUs && !runtimes["nvidia"] && !toolkit() {
 			return "", fmt.Errorf("docker %s has no NVIDIA Container Toolkit", version)
 		}
@@ -61,7 +65,7 @@ func (r DockerRunner) findRuntime(ctx context.Context, report Progress) (string,
 			return "Docker " + version, nil
 		}
 		if r.clock().Wait(bounded, min(dockerPoll, patience)) != nil {
-			return "", fmt.Errorf("docker does not answer: %w", err)
+			return "", fmt.Errorf("docker does not answer: %w", last)
 		}
 	}
 }
@@ -101,7 +105,7 @@ func toolkit() bool {
 func (r DockerRunner) reap(ctx context.Context) error {
 	out, err := r.docker(ctx, "ps", "--all", "--quiet", "--filter", "label="+claimLabel+"="+r.Claim)
 	if names := strings.Fields(out); err == nil && len(names) > 0 {
-		err = r.remove(names...)
+		err = r.remove(ctx, names...)
 	}
 	return err
 }

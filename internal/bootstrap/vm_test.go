@@ -11,12 +11,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	agentpkg "github.com/munhq/gpuscale/internal/agent"
 	"github.com/munhq/gpuscale/internal/agentapi"
 	"github.com/munhq/gpuscale/internal/bootstrap"
 	"github.com/munhq/gpuscale/internal/bootstrap/boottest"
 	"github.com/munhq/gpuscale/internal/cloudsim/body"
+	"github.com/munhq/gpuscale/internal/pki"
 	"github.com/munhq/gpuscale/pkg/provider"
 )
 
@@ -235,6 +237,23 @@ func TestVMRefusesNonsense(t *testing.T) {
 		if boot, err := bootstrap.VM(p); err == nil || boot.UserData != "" {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestVMFitsEveryProvider: with real certificates there is room below the 16 KB that clouds take at the least.
+func TestVMFitsEveryProvider(t *testing.T) {
+	const least = 16 << 10
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	ca := must(pki.NewCA("5f2c91ab", now))
+	p := offParams()
+	pair := must(ca.Worker(p.Boot.ClaimUID, time.Hour, now))
+	p.Boot.CertPEM, p.Boot.KeyPEM, p.Boot.CAPEM = string(pair.CertPEM), string(pair.KeyPEM), string(ca.PEM())
+	boot := must(bootstrap.VM(p))
+	if n := len(boot.UserData); n > least*3/4 {
+		t.Errorf("%d bytes: little room is left below %d", n, least)
+	}
+	if strings.Contains(boot.UserData, "PRIVATE") {
+		t.Error("the key can be read at a glance")
 	}
 }
 

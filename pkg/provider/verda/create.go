@@ -195,7 +195,7 @@ func newKey() (string, error) {
 	const kind = "ssh-ed25519"
 	var blob []byte
 	for _, part := range [][]byte{[]byte(kind), public} {
-		blob = append(binary.BigEndian.AppendUint32(blob, uint32(len(part))), part...) //nolint:gosec // It is short.
+		blob = append(binary.BigEndian.AppendUint32(blob, uint32(len(part))), part...)
 	}
 	return fmt.Sprintf("%s %s %s", kind, base64.StdEncoding.EncodeToString(blob), keyName), nil
 }

@@ -50,7 +50,7 @@ type Config struct {
 // The names under which FromCredentials finds the credentials.
 const (
 	envID     = "VERDA_CLIENT_ID"
-	envSecret = "VERDA_CLIENT_SECRET" //nolint:gosec // The name of one, and none.
+	envSecret = "VERDA_CLIENT_SECRET"
 )
 
 // EnvKeys are the names under which FromCredentials finds the credentials; both are needed.
