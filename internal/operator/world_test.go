@@ -143,7 +143,7 @@ func (w *world) run(cluster *localkubetest.Cluster, url string) {
 	done := make(chan error, 1)
 	cfg := operator.Config{
 		Rest: w.asController(cluster.Config()), Namespace: secretNS, LedgerURL: "sqlite://" + filepath.Join(w.t.TempDir(), "ledger.db"),
-		Getenv: func(string) string { return "" }, BaseURLs: map[provider.Name]string{provider.VastAI: url, provider.Verda: url}, PaceFactor: -1,
+		Getenv: func(string) string { return "" }, BaseURLs: map[provider.Name]string{provider.VastAI: url, provider.Verda: url, provider.TensorDock: url}, PaceFactor: -1,
 		Wrap: func(p provider.Provider) provider.Provider { return lags{p, func() { w.beforeCreate(w) }} }, MetricsAddr: "0", HealthAddr: "0",
 		Agent: bootstrap.Agent{URL: "http://127.0.0.1:1/gpuscale-agent", SHA256: strings.Repeat("0", 64)},
 		Timing: claim.Timing{BootPoll: 100 * time.Millisecond, ReadyPoll: 200 * time.Millisecond, AgentTimeout: 2 * time.Second,
@@ -240,7 +240,7 @@ func (w *world) secret(key string) {
 	}
 	if key != "" {
 		data := simverda.Credentials(key)
-		data["VASTAI_API_KEY"] = key
+		data["VASTAI_API_KEY"], data["TENSORDOCK_API_TOKEN"] = key, key
 		w.create(&corev1.Secret{ObjectMeta: s.ObjectMeta, StringData: data})
 	}
 }
