@@ -149,6 +149,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, _ caller) {
 		fail(w, http.StatusUnprocessableEntity, "includeClusterPods must be a boolean")
 		return
 	}
+	s.revive()
 	all := s.market.List(account)
 	if s.opts.PageSize <= 0 {
 		reply(w, http.StatusOK, object{"pods": s.podRows(all)})
@@ -179,7 +180,20 @@ func (s *Server) podRows(all []market.Instance) []object {
 	return rows
 }
 
+// revive starts again what has ended by itself, where the façade is told to.
+func (s *Server) revive() {
+	if !s.opts.RestartExited {
+		return
+	}
+	for _, in := range s.market.List(account) {
+		if in.State == market.Exited && in.Starts > 0 {
+			_ = s.market.Start(account, in.ID) // It may have been ended meanwhile.
+		}
+	}
+}
+
 func (s *Server) get(w http.ResponseWriter, r *http.Request, _ caller) {
+	s.revive()
 	in, err := s.market.Get(account, r.PathValue("id"))
 	if err != nil {
 		refuse(w, err)

@@ -36,6 +36,8 @@ type Options struct {
 	MinRAM bool
 	// PriceText writes prices and costs as strings.
 	PriceText bool
+	// RestartExited starts a pod again whose software ended, before anybody sees it ended.
+	RestartExited bool
 	// BusyUntilRunning refuses to end a pod with 409 until it runs.
 	BusyUntilRunning bool
 	// HiddenDelete answers the end of a pod that is not shown yet with 404, and does nothing.

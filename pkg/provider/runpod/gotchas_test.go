@@ -320,6 +320,24 @@ func readingGotchas() []gotcha {
 				i.Address, i.Port = "203.0.113.9", 31207
 			}
 		}))}},
+		{name: "a pod whose software ends may be started again", options: sim.Options{RestartExited: true}, check: func(t providertest.T, h brokenHarness) {
+			id := running(t, h)
+			h.Exit(id)
+			if in := get(t, h, id); in.State != provider.StatePending || in.Port != 0 || in.Interrupted {
+				t.Errorf("%s at port %d, interrupted: %t", in.State, in.Port, in.Interrupted)
+			}
+			h.Start(id)
+			if in := get(t, h, id); in.State != provider.StateRunning || in.Port == 0 {
+				t.Errorf("once it runs again: %s at port %d", in.State, in.Port)
+			}
+		}, falls: []fault{
+			at("keeps the old address", providertest.ReadsTwisted(func(i *provider.Instance) {
+				if i.Port == 0 {
+					i.Address, i.Port = "127.0.0.1", 9
+				}
+			})),
+			onWire("takes it for ended", reads(`"status":"(PROVISIONING|STARTING)"`, `"status":"EXITED"`)),
+		}},
 		{name: "rows of the proxy are no address", check: func(t providertest.T, h brokenHarness) {
 			if in := get(t, h, running(t, h)); in.Address != "127.0.0.1" || in.Port != 9 {
 				t.Errorf("%s:%d", in.Address, in.Port)
