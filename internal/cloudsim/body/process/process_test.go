@@ -27,6 +27,11 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	case "serve":
 		serve()
+	case "off":
+		if err := exec.Command("systemctl", "poweroff").Run(); err != nil {
+			fmt.Println(err)
+		}
+		time.Sleep(time.Minute) // It does not come to that.
 	case "print":
 		fmt.Println(strings.Join(os.Environ(), "\n"))
 		os.Exit(3)
@@ -87,6 +92,25 @@ func wait(t *testing.T, b body.Body) {
 	case <-b.Done():
 	case <-time.After(20 * time.Second):
 		t.Fatal("it does not end")
+	}
+}
+
+// TestAMachineHasAnAddressAndTurnsItselfOff, and not the computer that runs the test.
+func TestAMachineHasAnAddressAndTurnsItselfOff(t *testing.T) {
+	f, _ := factory(t, "off")
+	machine := spec
+	machine.Env, machine.OwnAddress = nil, true
+	machine.UserData = "#!/bin/bash\ncat >boot <<'BOOT' || exit 1\ne30=\nBOOT\n"
+	b, err := f.Start(t.Context(), machine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if host, port := b.Address(); !strings.HasPrefix(host, "127.") || host == "127.0.0.1" || port != 9443 {
+		t.Errorf("at %s port %d", host, port)
+	}
+	wait(t, b)
+	if info := b.ExitInfo(); info.Killed || info.Code != -1 {
+		t.Errorf("exit %+v", info)
 	}
 }
 
