@@ -113,6 +113,9 @@ func (s *Server) cost(in market.Instance, status string) any {
 	if status == exited || status == failed || status == terminated {
 		return s.dollars(0)
 	}
+	if s.opts.CostWithoutDisk {
+		return s.dollars(in.GPURate)
+	}
 	return s.dollars(in.GPURate + in.StorageRate)
 }
 

@@ -36,6 +36,8 @@ type Options struct {
 	MinRAM bool
 	// PriceText writes prices and costs as strings.
 	PriceText bool
+	// CostWithoutDisk leaves the disk out of a pod's cost, though it is billed.
+	CostWithoutDisk bool
 	// RestartExited starts a pod again whose software ended, before anybody sees it ended.
 	RestartExited bool
 	// BusyUntilRunning refuses to end a pod with 409 until it runs.

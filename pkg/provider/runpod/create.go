@@ -43,7 +43,7 @@ func (p *Provider) CreateInstance(ctx context.Context, r provider.CreateRequest)
 	if !podID.MatchString(pod.ID) {
 		return provider.Instance{}, p.odd(opCreate, "status %d without a pod's id", reply.Status)
 	}
-	out := pod.instance()
+	out := p.instance(pod)
 	// What was asked for, where the first answer does not have it yet.
 	out.Tag, out.GPU, out.GPUCount, out.RestKeys = r.Tag, r.Offer.GPU, r.Offer.GPUCount, r.Offer.RestKeys
 	if pod.Status == nil {

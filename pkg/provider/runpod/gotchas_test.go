@@ -352,6 +352,19 @@ func readingGotchas() []gotcha {
 				t.Errorf("a rate of $%s, %s is billed", in.Price, h.market.Books().Now.PerHour)
 			}
 		}, falls: []fault{onWire("takes 0 for a rate", reads(`"cost":0,`, `"cost":0.0000001,`))}},
+		{name: "a cost may lack the disk", options: sim.Options{CostWithoutDisk: true}, check: func(t providertest.T, h brokenHarness) {
+			id := running(t, h)
+			billed := (int64(h.market.Books().Now.PerHour) + 999) / 1000
+			all, err := h.Driver().ListInstances(t.Context(), provider.InstanceFilter{})
+			if err != nil || len(all) != 1 {
+				t.Fatalf("list: %v, %v", all, err)
+			}
+			for _, in := range []provider.Instance{all[0], get(t, h, id)} {
+				if in.Price == nil || in.Price.Micros() < billed || in.Price.Micros() > billed+5 {
+					t.Errorf("a rate of $%v, %d µ$/h are billed", in.Price, billed)
+				}
+			}
+		}, falls: []fault{onWire("believes it", reads(`"disk":100`, `"disk":0`))}},
 		{name: "a pod that is not shown yet is not found, and its end does nothing", options: sim.Options{HiddenDelete: true},
 			check: func(t providertest.T, h brokenHarness) {
 				h.supply()

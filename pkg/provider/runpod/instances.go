@@ -41,7 +41,7 @@ func (p *Provider) GetInstance(ctx context.Context, id string) (provider.Instanc
 	if value(pod.Status) == terminated {
 		return provider.Instance{}, provider.Errorf(provider.RunPod, opGet, provider.NotFound, "pod %s is terminated", id)
 	}
-	return pod.instance(), nil
+	return p.instance(pod), nil
 }
 
 // ListInstances reads all pods of the account, to the last page where the server has pages. The vendor has no filter for
@@ -57,7 +57,7 @@ func (p *Provider) ListInstances(ctx context.Context, f provider.InstanceFilter)
 		}
 		for _, pod := range *page.Pods {
 			if !seen[pod.ID] && value(pod.Status) != terminated && f.Selects(value(pod.Name)) {
-				all = append(all, pod.instance())
+				all = append(all, p.instance(pod))
 			}
 			seen[pod.ID] = true
 		}
@@ -128,7 +128,7 @@ func podPath(op, id string) (string, error) {
 }
 
 // instance translates a pod.
-func (w wirePod) instance() provider.Instance {
+func (p *Provider) instance(w wirePod) provider.Instance {
 	out := provider.Instance{
 		Provider:     provider.RunPod,
 		ID:           w.ID,
@@ -137,7 +137,7 @@ func (w wirePod) instance() provider.Instance {
 		Message:      value(w.Status),
 		CapacityType: provider.OnDemand,
 		Region:       value(w.DataCenterID),
-		Price:        w.price(),
+		Price:        p.server.whole(w, w.price()),
 		CreatedAt:    moment(w.CreatedAt),
 	}
 	if w.GPU != nil {

@@ -55,6 +55,7 @@ func (p *Provider) SearchOffers(ctx context.Context, q provider.OfferQuery) ([]p
 	if s.unreadable != nil && len(s.offers) == 0 {
 		return nil, p.odd(opSearch, "no row could be read: %v", s.unreadable)
 	}
+	p.server.learn(s.known)
 	return s.offers, nil
 }
 
@@ -101,11 +102,43 @@ func (p *Provider) types(ctx context.Context, q question) ([]json.RawMessage, er
 	return *found.GPUs, nil
 }
 
-// server is what is known of the API's version. It may be used concurrently.
+// server is what is known of the API's version and of its prices. It may be used concurrently.
 type server struct {
 	mu       sync.Mutex
 	until    time.Time
 	takesRAM bool
+
+	prices sync.Map // of one GPU, money.Dollars by listed
+}
+
+// listed is what has a listed price.
+type listed struct{ cloud, gpu string }
+
+func (s *server) learn(types []wireGPU) {
+	for _, w := range types {
+		for _, cloud := range []string{cloudSecure, cloudCommunity} {
+			if each, ok := w.price(cloud); ok {
+				s.prices.Store(listed{cloud, w.ID}, each)
+			}
+		}
+	}
+}
+
+// whole is the rate of a pod with its disk. A pod's cost is reported to have the disk in it (§8); where it is just what its
+// GPUs are listed at, it has not.
+func (s *server) whole(w wirePod, cost *money.Dollars) *money.Dollars {
+	if cost == nil || w.GPU == nil {
+		return cost
+	}
+	known, _ := s.prices.Load(listed{value(w.Cloud), w.GPU.ID})
+	each, ok := known.(money.Dollars)
+	count := max(value(w.GPU.Count), 1)
+	disk, err := diskPrice(value(w.Disk))
+	if gpus := each.MulInt(count); !ok || err != nil || cost.Sub(gpus).Micros() > 0 || gpus.Sub(*cost).Micros() > int64(count) {
+		return cost
+	}
+	all := cost.Add(disk)
+	return &all
 }
 
 // How long what a server says of itself is believed, and that it said nothing.

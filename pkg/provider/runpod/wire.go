@@ -106,6 +106,7 @@ type wirePod struct {
 	Cloud        *string      `json:"cloud"`
 	DataCenterID *string      `json:"dataCenterId"`
 	Ports        []string     `json:"ports"`
+	Disk         *int         `json:"disk"`
 	Cost         number       `json:"cost"`
 	Runtime      *wireRuntime `json:"runtime"`
 	CreatedAt    *string      `json:"createdAt"`
