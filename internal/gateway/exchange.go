@@ -244,7 +244,7 @@ func (e *exchange) request(ctx context.Context) *http.Request {
 }
 
 // open waits for the first byte and gives the client's form of an answer: a copy, so that nothing of the worker's that
-// arrives later, like trailers, gets into it.
+// arrives later, like trailers, gets into it. Of its header the client gets the responseHeaders.
 func (e *exchange) open(response *http.Response) (*http.Response, error) {
 	if response.StatusCode == http.StatusSwitchingProtocols {
 		return nil, errors.New("the worker switched protocols unasked")
@@ -262,7 +262,7 @@ func (e *exchange) open(response *http.Response) (*http.Response, error) {
 	}
 	answer := &http.Response{
 		StatusCode: response.StatusCode, ProtoMajor: 1, ProtoMinor: 1,
-		Header: pick(response.Header, responseHeaders), Body: body, ContentLength: response.ContentLength,
+		Header: response.Header, Body: body, ContentLength: response.ContentLength,
 	}
 	switch {
 	case stream:

@@ -39,6 +39,7 @@ func (g *Gateway) generate(w http.ResponseWriter, r *http.Request) {
 	e := &exchange{g: g, ctx: r.Context(), record: record, model: model.Name, path: r.URL.Path, header: r.Header, body: asked.body,
 		wait: wait{client: client}}
 	defer e.done()
+	//nolint:contextcheck // It has the request's.
 	e.answer(client)
 	client.finish()
 }

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"sync"
@@ -15,8 +16,10 @@ func (e *exchange) answer(w http.ResponseWriter) {
 		return
 	}
 	header := w.Header()
-	for name, values := range response.Header {
-		header[name] = values
+	for _, name := range responseHeaders {
+		if values := response.Header[name]; len(values) > 0 {
+			header[name] = values
+		}
 	}
 	w.WriteHeader(response.StatusCode)
 	if e.buffer == nil {
@@ -45,11 +48,10 @@ func pass(w http.ResponseWriter, response *http.Response, buffer []byte) error {
 				return failed
 			}
 		}
-		switch err {
-		case nil:
-		case io.EOF: //nolint:errorlint // io.Reader's own
+		if errors.Is(err, io.EOF) {
 			return nil
-		default:
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -53,7 +53,7 @@ func wake(t *testing.T, n int) (late, published []time.Duration) {
 	}
 	const most = 64 // models of one pool
 	for part := range slices.Chunk(names, most) {
-		w.pool(roomy, lists(part...), cooldown(time.Minute), func(p *v1alpha1.GPUNodePool) { p.Name += "-" + part[0] })
+		w.pool(roomy, lists(part...), cooldown(10*time.Minute), func(p *v1alpha1.GPUNodePool) { p.Name += "-" + part[0] })
 	}
 	f := w.front(redis)
 	seesAll := w.seesReady(n)
