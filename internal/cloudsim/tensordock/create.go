@@ -3,6 +3,7 @@ package tensordock
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -16,6 +17,7 @@ const (
 	extraVCPUs = "vcpus"
 	extraRAM   = "ram"
 	extraOwnIP = "own-ip"
+	extraPorts = "ports"
 )
 
 const noNodes = "No available nodes found"
@@ -39,10 +41,18 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, http.StatusBadRequest, "No available public IPs found on this hostnode")
 		return
 	}
+	free := freePorts(offer, s.takenPorts())
+	for _, port := range f.outside {
+		if !slices.Contains(free, port) && (port != 0 || s.opts.NoPortZero && f.hostnode != "") {
+			s.fail(w, http.StatusBadRequest, fmt.Sprintf("Port %d is not available on this hostnode", port))
+			return
+		}
+	}
 	in, err := s.market.Rent(market.RentRequest{
 		Account: account, OfferID: offer.ID, DiskGB: float64(f.storageGB), Label: f.name, UserData: f.script, Image: f.image,
 		Rate: computeRate(offer, f.gpus, f.vcpus, f.ramGB), Port: f.port(), Ports: f.forwards,
-		Extra: map[string]string{extraVCPUs: strconv.Itoa(f.vcpus), extraRAM: strconv.Itoa(f.ramGB), extraOwnIP: strconv.FormatBool(f.ownIP)},
+		Extra: map[string]string{extraVCPUs: strconv.Itoa(f.vcpus), extraRAM: strconv.Itoa(f.ramGB), extraOwnIP: strconv.FormatBool(f.ownIP),
+			extraPorts: fmt.Sprint(f.outside)},
 	})
 	if err != nil {
 		s.refuse(w, err)

@@ -18,7 +18,7 @@ type form struct {
 	v0Name                          string
 	gpus                            int
 	ownIP                           bool
-	forwards                        []int // the ports inside
+	forwards, outside               []int // ports inside, and what was asked for outside
 	script                          string
 }
 
@@ -173,7 +173,7 @@ func (f *form) readForwards(r *reader, v any) {
 		if inside < 1 || inside > 65535 || outside > 65535 {
 			r.complain(invalidValue, path, "Port out of range")
 		}
-		f.forwards = append(f.forwards, inside)
+		f.forwards, f.outside = append(f.forwards, inside), append(f.outside, outside)
 	}
 }
 

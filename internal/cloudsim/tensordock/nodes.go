@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -202,19 +203,40 @@ func (s *Server) hasIP(o market.Offer) bool {
 	return !s.opts.NoPublicIPs && (o.StaticIP || s.opts.StaleIPs)
 }
 
-func (s *Server) nodeRow(n node) object {
+const (
+	firstPort = 20000
+	mostPorts = 40
+)
+
+// takenPorts are those that live instances asked for and got, by machine.
+func (s *Server) takenPorts() map[string][]string {
+	out := map[string][]string{}
+	for _, in := range s.market.Books().Live() {
+		out[in.Offer.Machine] = append(out[in.Offer.Machine], strings.Fields(strings.Trim(in.Extra[extraPorts], "[]"))...)
+	}
+	return out
+}
+
+// freePorts are the others of a machine.
+func freePorts(o market.Offer, taken map[string][]string) []int {
+	free := []int{}
+	for port := firstPort; port < firstPort+min(o.Ports, mostPorts); port++ {
+		if !slices.Contains(taken[o.Machine], strconv.Itoa(port)) {
+			free = append(free, port)
+		}
+	}
+	return free
+}
+
+func (s *Server) nodeRow(n node, taken map[string][]string) object {
 	o := n.offer
 	city, country := place(o.Region)
-	free := []int{}
-	for i := range min(o.Ports, 40) {
-		free = append(free, 20000+i)
-	}
 	return object{"id": NodeID(o.Machine), "location_id": LocationID(o.Region), "engine": "kvm",
 		"uptime_percentage": o.Reliability * 100, "pricing": s.pricing(o),
 		"available_resources": object{
 			"gpus":       []object{{"v0Name": v0Name(o), "availableCount": n.available(), "price_per_hr": s.money(perGPU(o).Dollars())}},
 			"vcpu_count": vcpus(o), "ram_gb": ramGB(o), "storage_gb": int(o.DiskGB),
-			"available_ports": free, "has_public_ip_available": s.hasIP(o)},
+			"available_ports": freePorts(o, taken), "has_public_ip_available": s.hasIP(o)},
 		"location": object{"uuid": LocationID(o.Region), "city": city, "stateprovince": city, "country": country,
 			"tier": tier(o), "has_network_storage": false, "network_speed_gbps": o.DownMbps / 1000,
 			"network_speed_upload_gbps": o.UpMbps / 1000, "organization": "org-" + o.Host, "organizationName": "Host " + o.Host}}
@@ -222,8 +244,9 @@ func (s *Server) nodeRow(n node) object {
 
 func (s *Server) hostnodes(w http.ResponseWriter, _ *http.Request) {
 	rows := []object{}
+	taken := s.takenPorts()
 	for _, n := range s.nodes() {
-		rows = append(rows, s.nodeRow(n))
+		rows = append(rows, s.nodeRow(n, taken))
 	}
 	reply(w, http.StatusOK, object{"data": object{"hostnodes": rows}})
 }
@@ -231,7 +254,7 @@ func (s *Server) hostnodes(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) hostnode(w http.ResponseWriter, r *http.Request) {
 	for _, n := range s.nodes() {
 		if NodeID(n.offer.Machine) == r.PathValue("id") {
-			reply(w, http.StatusOK, object{"data": s.nodeRow(n)})
+			reply(w, http.StatusOK, object{"data": s.nodeRow(n, s.takenPorts())})
 			return
 		}
 	}

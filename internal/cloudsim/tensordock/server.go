@@ -39,6 +39,8 @@ type Options struct {
 	RetryAfter int
 	// PortsAfter is how long after its start a VM's forwards are shown; 20 seconds when zero, none when negative.
 	PortsAfter time.Duration
+	// NoPortZero: a port outside has to be one of the host's free ones; none is chosen by it.
+	NoPortZero bool
 	// StopReleases: a VM that is stopped gives its GPUs back, and pays for its disk only.
 	StopReleases bool
 	// NoPublicIPs: no host has an address to give away. For instances that are reached at a port which is not theirs to

@@ -234,6 +234,7 @@ func TestAnOrderThatIsRefused(t *testing.T) {
 			"no model":      {resource("gpus", object{"l4-pcie-24gb": object{"count": 1}}), "No available nodes found"},
 			"too many GPUs": {resource("gpus", object{slug: object{"count": 3}}), "No available nodes found"},
 			"too much RAM":  {resource("ram_gb", 144), "No available nodes found"},
+			"a port taken":  {set("port_forwards", []object{{"internal_port": 22, "external_port": 19999}}), "Port 19999 is not available"},
 			"much disk":     {resource("storage_gb", 450), "No available nodes found"},
 		} {
 			status, out := r.call("POST", instances, order(c.change))

@@ -60,7 +60,7 @@ func brokenHere() []providertest.BrokenDriver {
 				more := 2 * *o.RAMGB
 				o.RAMGB = &more
 			})},
-		{Name: "takes insufficient capacity for insufficient balance", Cases: "InsufficientCapacityIsNoBill",
+		{Name: "takes insufficient capacity for insufficient balance", Cases: "InsufficientCapacityIsNoBill APortThatIsTakenIsNoBug",
 			How: providertest.KindTwisted(provider.NoCapacity, provider.NoBalance)},
 		{Name: "asks again what the vendor cannot read", Cases: "AnArrayOfComplaintsIsOurs",
 			How: providertest.KindTwisted(provider.Invalid, provider.Unknown)},

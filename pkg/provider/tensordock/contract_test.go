@@ -40,7 +40,7 @@ func variants() map[string]sim.Options {
 		"Likely": {},
 		"Others": {BadToken: "403", PlainErrors: true, ListForm: "attributes", Wrapped: true, NoHostnodes: true,
 			FreshLocations: true, TextPrices: true, StopReleases: true, RetryAfter: 30},
-		"Full": {BadToken: "200", ListForm: "instances", FullList: true, NoPublicIPs: true},
+		"Full": {BadToken: "200", ListForm: "instances", FullList: true, NoPublicIPs: true, NoPortZero: true},
 	}
 }
 

@@ -113,7 +113,7 @@ func checkRequest(r provider.CreateRequest) (place, error) {
 		return at, invalid(opCreate, "no boot script")
 	case len(r.Boot.UserData) > bootDataLimit:
 		return at, invalid(opCreate, "a boot script of %d bytes; at most %d are possible", len(r.Boot.UserData), bootDataLimit)
-	case r.Boot.Port < 1 || r.Boot.Port > 65535 || r.Boot.Port == sshPort:
+	case r.Boot.Port < 1 || r.Boot.Port > maxPort || r.Boot.Port == sshPort:
 		return at, invalid(opCreate, "port %d", r.Boot.Port)
 	}
 	return at, nil
@@ -140,9 +140,9 @@ func (p place) body(r provider.CreateRequest, key, way string) createRequest {
 	if way == ownIP {
 		a.UseDedicatedIP = true
 	} else {
-		// Without an address of its own a VM must have SSH forwarded (§3). Which ports outside is left to the host:
-		// those that a list showed as free may be taken by now.
-		a.PortForwards = []portForward{{"tcp", sshPort, 0}, {"tcp", r.Boot.Port, 0}}
+		// Without an address of its own a VM must have SSH forwarded (§3). Free ports can be chosen of a host that tells
+		// them, else the host chooses (§9).
+		a.PortForwards = []portForward{{"tcp", sshPort, p.ports[0]}, {"tcp", r.Boot.Port, p.ports[1]}}
 	}
 	return createRequest{createData{vmType, a}}
 }
@@ -177,7 +177,7 @@ func fromName(name string) (tag string, port int) {
 		return name, 0
 	}
 	port, err := strconv.Atoi(name[m[2]:m[3]])
-	if err != nil || port > 65535 {
+	if err != nil || port > maxPort {
 		return name, 0
 	}
 	return name[:m[0]], port

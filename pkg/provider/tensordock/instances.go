@@ -264,7 +264,7 @@ func (w wireVM) endpoint() (address string, port int) {
 		return address, own
 	}
 	for _, f := range w.Forwards {
-		if external := f.External.whole(); f.Internal.known && f.Internal.whole() != sshPort && external > 0 && external <= 65535 {
+		if external := f.External.whole(); f.Internal.known && f.Internal.whole() != sshPort && external > 0 && external <= maxPort {
 			return address, external
 		}
 	}

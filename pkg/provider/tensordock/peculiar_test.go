@@ -28,6 +28,7 @@ func peculiarities() []peculiarity {
 		{"AnAddressOfItsOwn", sim.Options{}, ownAddress},
 		{"AForwardComesOutElsewhere", sim.Options{NoPublicIPs: true}, forwardElsewhere},
 		{"AForwardThatIsIgnored", sim.Options{NoPublicIPs: true, PortsAfter: 1000 * time.Hour}, forwardIgnored},
+		{"APortThatIsTakenIsNoBug", sim.Options{NoPublicIPs: true, NoPortZero: true}, portTaken},
 		{"NoAddressLeftIsForwarded", sim.Options{StaleIPs: true}, noAddressLeft},
 		{"ThePriceIsOfTheShape", sim.Options{}, priceOfTheShape},
 		{"TheScriptArrivesAsItIs", sim.Options{}, scriptArrives},
@@ -146,7 +147,7 @@ func seen(t providertest.T, d provider.Provider, id string) provider.Instance {
 // ownAddress: the port that was asked for is the port, and the tag is what was given.
 func ownAddress(t providertest.T, h *harness, d provider.Provider) {
 	h.AddOffers(2)
-	inst, r := h.rent(t, d, 1, func(o provider.Offer) bool { return strings.HasSuffix(o.ID, "/ip+forward") })
+	inst, r := h.rent(t, d, 1, func(o provider.Offer) bool { return strings.Contains(o.ID, "/ip+forward/") })
 	if got := seen(t, d, inst.ID); got.Address != "127.0.0.1" || got.Port != 9443 || got.Tag != r.Tag {
 		t.Errorf("reached at %s port %d as %q; want 9443 as %q", got.Address, got.Port, got.Tag, r.Tag)
 	}
@@ -171,11 +172,29 @@ func forwardIgnored(t providertest.T, h *harness, d provider.Provider) {
 	}
 }
 
+// portTaken: another VM on the host got the port first; another offer of the host asks for others.
+func portTaken(t providertest.T, h *harness, d provider.Provider) {
+	o := market.Offer{Machine: "1", Host: "1", GPU: "RTX 4090", GPUs: 1, MachineGPUs: 2, GPUMemoryMB: 24564, CPUArch: "amd64", Cores: 64,
+		EffectiveCores: 32, RAMMB: 500_000, DiskGB: 900, Region: "Oslo, NO", Ports: 12, StorageMonth: 1, OnDemand: market.Nano1 / 4, Reliability: 0.99}
+	h.market.AddOffer(o)
+	first, second := h.order(t, d, 1, anyOffer), h.order(t, d, 2, anyOffer)
+	other := h.order(t, d, 3, func(o provider.Offer) bool { return o.ID != first.Offer.ID })
+	if _, err := d.CreateInstance(t.Context(), first); err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	if _, err := d.CreateInstance(t.Context(), second); provider.KindOf(err) != provider.NoCapacity {
+		t.Errorf("%v; want %s", err, provider.NoCapacity)
+	}
+	if _, err := d.CreateInstance(t.Context(), other); err != nil {
+		t.Errorf("another offer of the host: %v", err)
+	}
+}
+
 // noAddressLeft: a host that lists an address and has none rents with forwards, once.
 func noAddressLeft(t providertest.T, h *harness, d provider.Provider) {
 	h.AddOffers(1)
 	inst, r := h.rent(t, d, 1, anyOffer)
-	if !strings.HasSuffix(r.Offer.ID, "/ip+forward") {
+	if !strings.Contains(r.Offer.ID, "/ip+forward/") {
 		t.Fatalf("offer %s promises no address", r.Offer.ID)
 	}
 	if books := h.Books(); len(books) != 1 || books[0].Tag != r.Tag {
@@ -189,7 +208,7 @@ func noAddressLeft(t providertest.T, h *harness, d provider.Provider) {
 // refusing is a driver that leaves a host that has no address to give away.
 func refusing(p provider.Provider) providertest.Broken {
 	return providertest.RequestTwisted(func(r *provider.CreateRequest) {
-		r.Offer.ID = strings.TrimSuffix(r.Offer.ID, "+forward")
+		r.Offer.ID = strings.Replace(r.Offer.ID, "+forward", "", 1)
 	})(p)
 }
 

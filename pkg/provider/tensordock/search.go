@@ -86,6 +86,7 @@ func (p *Provider) supplyRows(ctx context.Context) ([]json.RawMessage, func(json
 type supply struct {
 	place       place
 	location    string // id, for the scope
+	ports       []int  // those outside that are free, as far as they are told
 	count       int
 	gpuPrice    number
 	pricing     wirePricing
@@ -109,11 +110,12 @@ func hostnodeSupply(row json.RawMessage) ([]supply, error) {
 	if location == "" {
 		location = string(w.Location.UUID)
 	}
-	network := ways(free.HasPublicIP, free.Ports == nil || len(*free.Ports) >= portsNeeded)
+	ports := portsOf(free.Ports)
+	network := ways(free.HasPublicIP, free.Ports == nil || len(ports) >= portsNeeded)
 	var out []supply
 	for _, g := range free.GPUs {
 		out = append(out, supply{
-			place: place{kind: byHostnode, id: string(w.ID), v0Name: string(g.V0Name), network: network}, location: location,
+			place: place{kind: byHostnode, id: string(w.ID), v0Name: string(g.V0Name), network: network}, location: location, ports: ports,
 			count: g.Count.whole(), gpuPrice: g.Price, pricing: w.Pricing,
 			vcpus: least(free.VCPUs, free.MaxVCPUs), ramGB: least(free.RAMGB, free.MaxRAMGB),
 			storageGB:   least(free.StorageGB, free.MaxStorageGB),
@@ -230,11 +232,34 @@ func (s supply) offers(storageGB int) []provider.Offer {
 	for _, gpus := range counts(s.count) {
 		for _, sh := range s.shapes(gpus, vram, storageGB) {
 			if price, ok := s.price(sh); ok {
-				out = append(out, s.offer(sh, vram, price))
+				out = append(out, s.offer(sh, vram, price, s.twoPorts(len(out))))
 			}
 		}
 	}
 	return out
+}
+
+// portsOf are the ports that can be asked for; nil where none are told.
+func portsOf(list *[]number) []int {
+	if list == nil {
+		return nil
+	}
+	var out []int
+	for _, n := range *list {
+		if port := n.whole(); port > 0 && port <= maxPort {
+			out = append(out, port)
+		}
+	}
+	return out
+}
+
+// twoPorts are those that a host's nth offer asks for, so that two offers seldom ask for the same: SSH's and the agent's.
+func (s supply) twoPorts(nth int) [2]int {
+	if len(s.ports) < portsNeeded {
+		return [2]int{}
+	}
+	i := portsNeeded * nth % (len(s.ports) - 1)
+	return [2]int{s.ports[i], s.ports[i+1]}
 }
 
 // counts are the numbers of GPUs that are offered of n: the powers of two, by which models divide, and all.
@@ -268,10 +293,10 @@ func (s supply) price(sh shape) (money.Dollars, bool) {
 	return total, true
 }
 
-func (s supply) offer(sh shape, vram int, price money.Dollars) provider.Offer {
+func (s supply) offer(sh shape, vram int, price money.Dollars, ports [2]int) provider.Offer {
 	name := gpu.Canonical(string(provider.TensorDock), s.place.v0Name, vram*1024)
 	at := s.place
-	at.gpus, at.vcpus, at.ramGB = sh.gpus, sh.vcpus, sh.ramGB
+	at.gpus, at.vcpus, at.ramGB, at.ports = sh.gpus, sh.vcpus, sh.ramGB, ports
 	var capability *[2]int
 	if spec, ok := gpu.SpecOf(name); ok && spec.ComputeCapability != [2]int{} {
 		capability = &spec.ComputeCapability
@@ -337,7 +362,9 @@ type place struct {
 	id                 string
 	v0Name             string
 	gpus, vcpus, ramGB int
-	network            string // one of networks
+	network            string // how it is reached
+	// ports are those outside to ask for where ports are forwarded; zero leaves them to the host.
+	ports [2]int
 }
 
 const (
@@ -351,6 +378,7 @@ const (
 
 	// portsNeeded: SSH has to be forwarded too (§3).
 	portsNeeded = 2
+	maxPort     = 65535
 )
 
 func ways(ip, forward bool) string {
@@ -367,22 +395,31 @@ func ways(ip, forward bool) string {
 
 // String is the offer's id.
 func (p place) String() string {
-	return fmt.Sprintf("%s/%s/%s/%d/%d/%d/%s", p.kind, p.id, p.v0Name, p.gpus, p.vcpus, p.ramGB, p.network)
+	id := fmt.Sprintf("%s/%s/%s/%d/%d/%d/%s", p.kind, p.id, p.v0Name, p.gpus, p.vcpus, p.ramGB, p.network)
+	if p.network != ownIP && p.ports != [2]int{} {
+		id += fmt.Sprintf("/%d/%d", p.ports[0], p.ports[1])
+	}
+	return id
 }
 
 // placeOf reads an offer's id.
 func placeOf(id string) (place, error) {
+	odd := fmt.Errorf("offer id %q is none of ours", id)
 	parts := strings.Split(id, "/")
-	if len(parts) != 7 {
-		return place{}, fmt.Errorf("offer id %q is none of ours", id)
+	if len(parts) != 7 && len(parts) != 9 {
+		return place{}, odd
 	}
 	p := place{kind: parts[0], id: parts[1], v0Name: parts[2], network: parts[6]}
-	for i, into := range []*int{&p.gpus, &p.vcpus, &p.ramGB} {
-		n, err := strconv.Atoi(parts[3+i])
-		if err != nil || n < 1 {
-			return place{}, fmt.Errorf("offer id %q is none of ours", id)
+	numbers := []*int{&p.gpus, &p.vcpus, &p.ramGB, nil, &p.ports[0], &p.ports[1]}
+	for i, part := range parts[3:] {
+		if numbers[i] == nil {
+			continue
 		}
-		*into = n
+		n, err := strconv.Atoi(part)
+		if err != nil || n < 1 || n > maxPort {
+			return place{}, odd
+		}
+		*numbers[i] = n
 	}
 	return p, p.check()
 }

@@ -124,7 +124,7 @@ func TestAHostnodeAsAnOffer(t *testing.T) {
 	p, s := scripted(t, nodes(node("", "")))
 	got, err := p.SearchOffers(t.Context(), query())
 	want := []provider.Offer{{
-		Provider: provider.TensorDock, ID: "hostnode/" + nodeID + "/" + slug + "/1/4/32/ip+forward", CapacityType: provider.OnDemand,
+		Provider: provider.TensorDock, ID: "hostnode/" + nodeID + "/" + slug + "/1/4/32/ip+forward/20001/20002", CapacityType: provider.OnDemand,
 		GPU: "RTX4090", GPUCount: 1, VRAMGB: 24, VCPU: 4, RAMGB: to(32), DiskGB: 150, MaxDiskGB: 750, Region: "United States",
 		// 0.35 + 4 × 0.003 + 32 × 0.002 + 150 × 0.00005
 		CPUArch: "amd64", Price: money.MustParse("0.4335"), Reliability: to(0.995), ComputeCapability: &[2]int{8, 9},
@@ -199,11 +199,11 @@ func TestRowsThatAreNoOffer(t *testing.T) {
 
 func TestRowsThatAreOffersAllTheSame(t *testing.T) {
 	for _, c := range []struct{ old, new, id, price string }{
-		{`0.35`, `"0.35"`, "ip+forward", "0.4335"}, {`0.35`, `"$0.35"`, "ip+forward", "0.4335"},
-		{`"per_vcpu_hr":0.003`, `"per_vcpu_hr":0`, "ip+forward", "0.4215"}, {`"per_gb_ram_hr":0.002`, `"per_gb_ram_hr":"0.002"`, "ip+forward", "0.4335"},
-		{`"available_ports":[20001,20002],`, ``, "ip+forward", "0.4335"}, {`[20001,20002]`, `[]`, "ip", "0.4335"},
-		{`"has_public_ip_available":true`, `"has_public_ip_available":null`, "forward", "0.4335"},
-		{`0.35`, `0.3500001`, "ip+forward", "0.433501"},
+		{`0.35`, `"0.35"`, "ip+forward/20001/20002", "0.4335"}, {`0.35`, `"$0.35"`, "ip+forward/20001/20002", "0.4335"},
+		{`"per_vcpu_hr":0.003`, `"per_vcpu_hr":0`, "ip+forward/20001/20002", "0.4215"}, {`"per_gb_ram_hr":0.002`, `"per_gb_ram_hr":"0.002"`, "ip+forward/20001/20002", "0.4335"},
+		{`"available_ports":[20001,20002],`, ``, "ip+forward", "0.4335"}, {`[20001,20002]`, `[]`, "ip", "0.4335"}, {`[20001,20002]`, `["20001",0,70000,null,20009]`, "ip+forward/20001/20009", "0.4335"},
+		{`"has_public_ip_available":true`, `"has_public_ip_available":null`, "forward/20001/20002", "0.4335"},
+		{`0.35`, `0.3500001`, "ip+forward/20001/20002", "0.433501"},
 	} {
 		got, err := search(t, nodes(node(c.old, c.new)))
 		if err != nil || len(got) != 1 || !strings.HasSuffix(got[0].ID, "/"+c.id) || got[0].Price != money.MustParse(c.price) {
@@ -272,6 +272,12 @@ func TestShapes(t *testing.T) {
 			t.Errorf("%d GPUs are offered as %v; want %v", n, got, want)
 		}
 	}
+	s := supply{ports: []int{1, 2, 3, 4, 5}}
+	for nth, want := range [][2]int{{1, 2}, {3, 4}, {1, 2}} {
+		if got := s.twoPorts(nth); got != want {
+			t.Errorf("offer %d asks for %v; want %v", nth, got, want)
+		}
+	}
 	for gb, want := range map[int]int{1: 100, 100: 100, 101: 150, 150: 150, 151: 200} {
 		if got := storageFor(gb); got != want {
 			t.Errorf("a disk of %d GB is %d; want %d", gb, got, want)
@@ -292,8 +298,9 @@ const created = `{"data":{"type":"virtualmachine","id":"` + vmID + `","name":"gs
 
 func TestCreateRequest(t *testing.T) {
 	for network, attributes := range map[string]string{
-		"ip":      `"name":"gs-0a1b2c3d-0011223344556677-p9443",NETWORK"useDedicatedIp":true,`,
-		"forward": `"name":"gs-0a1b2c3d-0011223344556677",NETWORK"port_forwards":[{"protocol":"tcp","internal_port":22,"external_port":0},{"protocol":"tcp","internal_port":9443,"external_port":0}],`,
+		"forward/20001/20002": `"name":"gs-0a1b2c3d-0011223344556677",NETWORK"port_forwards":[{"protocol":"tcp","internal_port":22,"external_port":20001},{"protocol":"tcp","internal_port":9443,"external_port":20002}],`,
+		"ip":                  `"name":"gs-0a1b2c3d-0011223344556677-p9443",NETWORK"useDedicatedIp":true,`,
+		"forward":             `"name":"gs-0a1b2c3d-0011223344556677",NETWORK"port_forwards":[{"protocol":"tcp","internal_port":22,"external_port":0},{"protocol":"tcp","internal_port":9443,"external_port":0}],`,
 	} {
 		p, s := scripted(t, ok(created))
 		got, err := p.CreateInstance(t.Context(), order(network))
@@ -358,6 +365,8 @@ func TestCreateRefusesBeforehand(t *testing.T) {
 		"RAM between steps":      func(r *provider.CreateRequest) { r.Offer.ID = strings.Replace(r.Offer.ID, "/48/", "/47/", 1) },
 		"no network":             func(r *provider.CreateRequest) { r.Offer.ID = strings.Replace(r.Offer.ID, "/ip", "/", 1) },
 		"a path":                 func(r *provider.CreateRequest) { r.Offer.ID = strings.Replace(r.Offer.ID, nodeID, "..", 1) },
+		"one port":               func(r *provider.CreateRequest) { r.Offer.ID += "/20001" },
+		"a port too high":        func(r *provider.CreateRequest) { r.Offer.ID += "/20001/70000" },
 		"no GPUs":                func(r *provider.CreateRequest) { r.Offer.ID = strings.Replace(r.Offer.ID, "/2/", "/0/", 1) },
 		"too large a disk":       func(r *provider.CreateRequest) { r.DiskGB = 151 },
 		"too high a price":       func(r *provider.CreateRequest) { r.MaxPrice = money.MustParse("0.899999") },
