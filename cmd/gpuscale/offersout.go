@@ -58,7 +58,10 @@ func offersTable(list []provider.Offer, wide bool) *table {
 			cells = append(cells, number(o.VCPU), gb(o.RAMGB), cuda(o.MaxCUDA), gb(&o.MaxDiskGB),
 				fmt.Sprintf("%.4f", float64(o.TrafficPerGB)/1e6), o.ID)
 		}
-		t.row(cells...)
+		// Offers that differ in what only the wide table has read as one.
+		if n := len(t.rows); n == 0 || !slices.Equal(t.rows[n-1], cells) {
+			t.row(cells...)
+		}
 	}
 	return t
 }
