@@ -55,7 +55,7 @@ type harness struct {
 
 // newHarness puts the driver in front of the simulated Verda, over real connections and in stepped time.
 // wrap, if given, goes around the driver's transport.
-func newHarness(t providertest.T, _ providertest.Case, o sim.Options, wrap func(http.RoundTripper) http.RoundTripper) *harness {
+func newHarness(t providertest.T, c providertest.Case, o sim.Options, wrap func(http.RoundTripper) http.RoundTripper) *harness {
 	clock := steppedClock{clocktesting.NewFakeClock(time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC))}
 	h := &harness{t: t, clock: clock}
 	h.market = market.New(market.Config{
@@ -66,7 +66,7 @@ func newHarness(t providertest.T, _ providertest.Case, o sim.Options, wrap func(
 	})
 	o.Clients = map[string]string{clientID: goodSecret}
 	// What the vendor refuses while it provisions is a quirk of its own: cases end instances at any time.
-	o.DeleteWhileProvisioning = true
+	o.DeleteWhileProvisioning = c.Name != deleteWaits
 	h.options = o
 	h.server = sim.New(h.market, o)
 	h.Faults = providertest.NewFaults(h.server, opOf, vendorAnswers())

@@ -17,14 +17,70 @@ import (
 	"github.com/munhq/gpuscale/pkg/provider/verda"
 )
 
+// peculiarity is a case about what only this vendor does.
+type peculiarity struct {
+	name    string
+	options sim.Options
+	check   func(providertest.T, *harness, provider.Provider)
+}
+
+// deleteWaits is the one case in which a delete is refused while an instance is provisioned.
+const deleteWaits = "ADeleteWaitsForProvisioning"
+
+func peculiarities() []peculiarity {
+	return []peculiarity{
+		{"AnEndLeavesNothing", sim.Options{}, endLeavesNothing},
+		{"AnEndWithoutAWordLeavesNothing", sim.Options{DeleteStatus: http.StatusNoContent}, endLeavesNothing},
+		{"ARefusedCreateLeavesNothing", sim.Options{}, refusedLeavesNothing},
+		{"ALostAnswersScriptIsRemoved", sim.Options{}, lostScript},
+		{"AReclaimIsToldAndEnds", sim.Options{}, reclaimTold},
+		{"WhatVanishedIsTidied", sim.Options{Vanishes: true}, vanishedTidied},
+		{"TheTrashIsEmptied", sim.Options{TrashAnyway: true}, trashEmptied},
+		{deleteWaits, sim.Options{}, provisioning},
+		{"APriceThatRoseIsNotPaid", sim.Options{}, priceRose},
+	}
+}
+
+func TestPeculiarities(t *testing.T) {
+	for _, c := range ownCases() {
+		t.Run(c.Name, func(t *testing.T) { c.Check(t, newHarness(t, c, optionsOf(c), nil)) })
+	}
+}
+
+// ownCases are the peculiarities as cases of the suite.
+func ownCases() []providertest.Case {
+	var out []providertest.Case
+	for _, p := range peculiarities() {
+		out = append(out, providertest.Case{Name: p.name, Check: func(t providertest.T, h providertest.Harness) {
+			with, ok := h.(interface{ self() *harness })
+			if !ok {
+				t.Fatalf("another harness: %T", h)
+			}
+			p.check(t, with.self(), h.Driver())
+		}})
+	}
+	return out
+}
+
+func (h *harness) self() *harness { return h }
+
+func optionsOf(c providertest.Case) sim.Options {
+	for _, p := range peculiarities() {
+		if p.name == c.Name {
+			return p.options
+		}
+	}
+	return sim.Options{}
+}
+
 const otherTag = "gs-suite001-0000000000000002"
 
 func tagged(n int) string { return fmt.Sprintf("gs-suite001-%016x", n) }
 
 // order is a rental of the cheapest offer.
-func (h *harness) order(t *testing.T, kind provider.CapacityType, tag string) provider.CreateRequest {
+func (h *harness) order(t providertest.T, p provider.Provider, kind provider.CapacityType, tag string) provider.CreateRequest {
 	t.Helper()
-	offers, err := h.good.SearchOffers(t.Context(), provider.OfferQuery{CapacityType: kind, DiskGB: 60})
+	offers, err := p.SearchOffers(t.Context(), provider.OfferQuery{CapacityType: kind, DiskGB: 60})
 	if err != nil || len(offers) == 0 {
 		t.Fatalf("%d offers, %v", len(offers), err)
 	}
@@ -37,17 +93,17 @@ func (h *harness) order(t *testing.T, kind provider.CapacityType, tag string) pr
 	return provider.CreateRequest{Offer: o, Tag: tag, MaxPrice: o.Price, DiskGB: 60, Boot: provider.Boot{UserData: "#!/bin/bash\ntrue\n", Port: 9443}}
 }
 
-func (h *harness) rent(t *testing.T, kind provider.CapacityType, tag string) provider.Instance {
+func (h *harness) rent(t providertest.T, p provider.Provider, kind provider.CapacityType, tag string) provider.Instance {
 	t.Helper()
-	in, err := h.good.CreateInstance(t.Context(), h.order(t, kind, tag))
+	in, err := p.CreateInstance(t.Context(), h.order(t, p, kind, tag))
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v", err)
 	}
-	h.Wait(h.good.Capabilities().ListLag)
+	h.Wait(p.Capabilities().ListLag)
 	return in
 }
 
-func (h *harness) wantLeft(t *testing.T, when string, want ...string) {
+func (h *harness) wantLeft(t providertest.T, when string, want ...string) {
 	t.Helper()
 	got := h.server.Leftovers()
 	for i := range got { // A script's name ends in its time.
@@ -66,174 +122,167 @@ func open(t *testing.T, o sim.Options) *harness {
 	return h
 }
 
-func TestAnEndLeavesNothing(t *testing.T) {
-	for name, o := range map[string]sim.Options{"with an account of it": {}, "without a word": {DeleteStatus: http.StatusNoContent}} {
-		h := open(t, o)
-		for i, kind := range []provider.CapacityType{provider.OnDemand, provider.Spot} {
-			in := h.rent(t, kind, tagged(i))
-			h.wantLeft(t, name+", running")
-			if err := h.good.DestroyInstance(t.Context(), in.ID); err != nil {
-				t.Error(err)
-			}
-			h.wantLeft(t, name+", destroyed")
+func endLeavesNothing(t providertest.T, h *harness, p provider.Provider) {
+	h.AddOffers(4)
+	for i, kind := range []provider.CapacityType{provider.OnDemand, provider.Spot} {
+		in := h.rent(t, p, kind, tagged(i))
+		h.wantLeft(t, "running")
+		if err := p.DestroyInstance(t.Context(), in.ID); err != nil {
+			t.Errorf("%v", err)
 		}
+		h.wantLeft(t, "destroyed")
 	}
 }
 
-func TestARefusedCreateLeavesNothing(t *testing.T) {
-	h := open(t, sim.Options{})
-	r := h.order(t, provider.OnDemand, tagged(1))
+func refusedLeavesNothing(t providertest.T, h *harness, p provider.Provider) {
+	h.AddOffers(4)
+	r := h.order(t, p, provider.OnDemand, tagged(1))
 	h.TakeOffer(r.Offer.ID)
-	if _, err := h.good.CreateInstance(t.Context(), r); provider.KindOf(err) != provider.NoCapacity {
+	if _, err := p.CreateInstance(t.Context(), r); provider.KindOf(err) != provider.NoCapacity {
 		t.Errorf("%v", err)
 	}
 	h.wantLeft(t, "refused")
 }
 
-// TestALostAnswersScriptIsRemoved: by the next create with the tag, by the end of what was made, or an hour later.
-func TestALostAnswersScriptIsRemoved(t *testing.T) {
-	h := open(t, sim.Options{})
+// lostScript: it is removed by the next create with the tag, by the end of what was made, or an hour later.
+func lostScript(t providertest.T, h *harness, p provider.Provider) {
+	h.AddOffers(4)
 	h.Fail(providertest.Create, providertest.ServerError, 1) // Nothing was made, which nobody knows.
-	if _, err := h.good.CreateInstance(t.Context(), h.order(t, provider.OnDemand, tagged(1))); provider.Refused(err) || err == nil {
-		t.Fatal(err)
+	if _, err := p.CreateInstance(t.Context(), h.order(t, p, provider.OnDemand, tagged(1))); provider.Refused(err) || err == nil {
+		t.Fatalf("%v", err)
 	}
 	h.wantLeft(t, "unclear", "script "+tagged(1))
-	first := h.rent(t, provider.OnDemand, tagged(1))
+	first := h.rent(t, p, provider.OnDemand, tagged(1))
 	h.wantLeft(t, "with the same tag")
 
 	h.Fail(providertest.Create, providertest.ServerError, 1)
-	if _, err := h.good.CreateInstance(t.Context(), h.order(t, provider.OnDemand, tagged(2))); err == nil {
-		t.Fatal("no error")
+	if _, err := p.CreateInstance(t.Context(), h.order(t, p, provider.OnDemand, tagged(2))); err == nil {
+		t.Fatalf("no error")
 	}
-	if err := h.good.DestroyInstance(t.Context(), first.ID); err != nil {
-		t.Fatal(err)
+	if err := p.DestroyInstance(t.Context(), first.ID); err != nil {
+		t.Fatalf("%v", err)
 	}
 	h.wantLeft(t, "too young to be known as one", "script "+otherTag)
 	h.Wait(2 * time.Hour)
-	if err := h.good.DestroyInstance(t.Context(), h.rent(t, provider.OnDemand, tagged(3)).ID); err != nil {
-		t.Fatal(err)
+	if err := p.DestroyInstance(t.Context(), h.rent(t, p, provider.OnDemand, tagged(3)).ID); err != nil {
+		t.Fatalf("%v", err)
 	}
 	h.wantLeft(t, "two hours later")
 }
 
-// TestAReclaimIsToldAndLeavesNothing in both forms, also where a disk stays behind.
-func TestAReclaimIsToldAndLeavesNothing(t *testing.T) {
-	h := open(t, sim.Options{})
-	in := h.rent(t, provider.Spot, tagged(1))
+// reclaimTold: the vendor lists what it took for ever.
+func reclaimTold(t providertest.T, h *harness, p provider.Provider) {
+	h.AddOffers(4)
+	in := h.rent(t, p, provider.Spot, tagged(1))
 	h.Start(in.ID)
 	h.Reclaim(in.ID)
-	got, err := h.good.GetInstance(t.Context(), in.ID)
+	got, err := p.GetInstance(t.Context(), in.ID)
 	if err != nil || !got.Interrupted || got.State != provider.StateFailed || got.Message != "discontinued" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	// The vendor lists it for ever and says that there is nothing to end.
+	// Asked to end it, the vendor says that there is nothing to end.
 	for range 2 {
-		if err := h.good.DestroyInstance(t.Context(), in.ID); err != nil {
-			t.Fatal(err)
+		if err := p.DestroyInstance(t.Context(), in.ID); err != nil {
+			t.Fatalf("%v", err)
 		}
 	}
-	if _, err := h.good.GetInstance(t.Context(), in.ID); provider.KindOf(err) != provider.NotFound {
+	if _, err := p.GetInstance(t.Context(), in.ID); provider.KindOf(err) != provider.NotFound {
 		t.Errorf("after its end: %v", err)
 	}
-	if all, err := h.good.ListInstances(t.Context(), provider.InstanceFilter{Tag: tagged(1)}); err != nil || len(all) > 0 {
+	if all, err := p.ListInstances(t.Context(), provider.InstanceFilter{Tag: tagged(1)}); err != nil || len(all) > 0 {
 		t.Errorf("after its end: %+v, %v", all, err)
 	}
 	h.wantLeft(t, "after its end")
 }
 
-// TestWhatVanishedIsTidied: nobody ends an instance that is not listed any more.
-func TestWhatVanishedIsTidied(t *testing.T) {
-	h := open(t, sim.Options{Vanishes: true})
-	in := h.rent(t, provider.Spot, tagged(1))
+// vanishedTidied: nobody ends an instance that is not listed any more.
+func vanishedTidied(t providertest.T, h *harness, p provider.Provider) {
+	h.AddOffers(4)
+	in := h.rent(t, p, provider.Spot, tagged(1))
 	h.Start(in.ID)
 	h.Reclaim(in.ID)
-	if _, err := h.good.GetInstance(t.Context(), in.ID); provider.KindOf(err) != provider.NotFound {
+	if _, err := p.GetInstance(t.Context(), in.ID); provider.KindOf(err) != provider.NotFound {
 		t.Errorf("%v", err)
 	}
 	h.wantLeft(t, "vanished", "script "+tagged(1))
 	h.Wait(2 * time.Hour)
-	if err := h.good.DestroyInstance(t.Context(), h.rent(t, provider.OnDemand, tagged(2)).ID); err != nil {
-		t.Fatal(err)
+	if err := p.DestroyInstance(t.Context(), h.rent(t, p, provider.OnDemand, tagged(2)).ID); err != nil {
+		t.Fatalf("%v", err)
 	}
 	h.wantLeft(t, "two hours later")
 }
 
-// TestTheTrashIsEmptied of what is ours and nothing else.
-func TestTheTrashIsEmptied(t *testing.T) {
-	h := open(t, sim.Options{TrashAnyway: true})
+// trashEmptied: of what is ours, and of nothing else.
+func trashEmptied(t providertest.T, h *harness, p provider.Provider) {
+	h.AddOffers(4)
 	for i, tag := range []string{"my-own-machine", tagged(1)} {
-		in := h.rent(t, provider.OnDemand, tag)
+		in := h.rent(t, p, provider.OnDemand, tag)
 		h.Wait(2 * time.Hour) // A disk is left over when it is old enough.
-		if err := h.good.DestroyInstance(t.Context(), in.ID); err != nil {
-			t.Fatal(i, err)
+		if err := p.DestroyInstance(t.Context(), in.ID); err != nil {
+			t.Fatalf("%d: %v", i, err)
 		}
 	}
 	h.wantLeft(t, "in the trash", "trash volume my-own-machine-os")
 	for i := range 2 {
-		if err := h.good.DestroyInstance(t.Context(), h.rent(t, provider.OnDemand, tagged(2+i)).ID); err != nil {
-			t.Fatal(err)
+		if err := p.DestroyInstance(t.Context(), h.rent(t, p, provider.OnDemand, tagged(2+i)).ID); err != nil {
+			t.Fatalf("%v", err)
 		}
 		h.wantLeft(t, "young", "trash volume "+tagged(2+i)+"-os", "trash volume my-own-machine-os")
 		h.Wait(2 * time.Hour)
 	}
 }
 
-// TestADeleteIsRefusedWhileProvisioning and is to be tried again, with everything as it was.
-func TestADeleteIsRefusedWhileProvisioning(t *testing.T) {
-	h := open(t, sim.Options{})
-	strict := sim.New(h.market, sim.Options{Clients: map[string]string{clientID: goodSecret}})
-	srv := httptest.NewServer(strict)
-	t.Cleanup(srv.Close)
-	p := h.driver(srv.URL, goodSecret, nil, 0)
-	in, err := p.CreateInstance(t.Context(), h.order(t, provider.OnDemand, tagged(1)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.Wait(p.Capabilities().ListLag)
+// provisioning: a delete is refused and is to be tried again, with everything as it was.
+func provisioning(t providertest.T, h *harness, p provider.Provider) {
+	h.AddOffers(4)
+	in := h.rent(t, p, provider.OnDemand, tagged(1))
 	if err := p.DestroyInstance(t.Context(), in.ID); provider.KindOf(err) != provider.Unavailable {
 		t.Errorf("while provisioning: %v", err)
 	}
+	if got, err := p.GetInstance(t.Context(), in.ID); err != nil || got.State != provider.StatePending {
+		t.Errorf("while provisioning: %+v, %v", got, err)
+	}
+	h.wantLeft(t, "while provisioning")
 	h.Wait(time.Minute)
 	if err := p.DestroyInstance(t.Context(), in.ID); err != nil {
 		t.Errorf("when it runs: %v", err)
 	}
-	if left := strict.Leftovers(); len(left) > 0 {
-		t.Errorf("left %q", left)
+	h.wantLeft(t, "destroyed")
+}
+
+// priceRose: what is rented costs what it costs then.
+func priceRose(t providertest.T, h *harness, p provider.Provider) {
+	h.AddOffers(4)
+	r := h.order(t, p, provider.Spot, tagged(1))
+	h.market.RaiseFloor(marketOffer(r.Offer.ID), market.USD(3))
+	if _, err := p.CreateInstance(t.Context(), r); provider.KindOf(err) != provider.OfferGone {
+		t.Errorf("%v", err)
+	}
+	h.wantLeft(t, "refused")
+	r.MaxPrice = money.MustParse("4")
+	if _, err := p.CreateInstance(t.Context(), r); err != nil {
+		t.Errorf("within what may be paid: %v", err)
 	}
 }
 
 // TestATokenIsReplaced when it has run out, and when it is refused before that.
 func TestATokenIsReplaced(t *testing.T) {
 	h := open(t, sim.Options{TokenLife: 2 * time.Minute})
+	p := h.good
 	for range 3 {
-		if err := h.good.CheckCredentials(t.Context()); err != nil {
-			t.Fatal(err)
+		if err := p.CheckCredentials(t.Context()); err != nil {
+			t.Fatalf("%v", err)
 		}
 		h.Wait(3 * time.Minute)
 	}
 	h.server.ExpireTokens()
-	in := h.rent(t, provider.OnDemand, tagged(1))
+	in := h.rent(t, p, provider.OnDemand, tagged(1))
 	h.server.ExpireTokens()
-	if err := h.good.DestroyInstance(t.Context(), in.ID); err != nil {
-		t.Error(err)
+	if err := p.DestroyInstance(t.Context(), in.ID); err != nil {
+		t.Errorf("%v", err)
 	}
 	if n := len(h.Books()); n != 1 {
 		t.Errorf("%d were rented", n)
-	}
-}
-
-// TestAPriceThatRoseIsNotPaid: what is rented costs what it costs then.
-func TestAPriceThatRoseIsNotPaid(t *testing.T) {
-	h := open(t, sim.Options{})
-	r := h.order(t, provider.Spot, tagged(1))
-	h.market.RaiseFloor(marketOffer(r.Offer.ID), market.USD(3))
-	if _, err := h.good.CreateInstance(t.Context(), r); provider.KindOf(err) != provider.OfferGone {
-		t.Errorf("%v", err)
-	}
-	h.wantLeft(t, "refused")
-	r.MaxPrice = money.MustParse("4")
-	if _, err := h.good.CreateInstance(t.Context(), r); err != nil {
-		t.Errorf("within what may be paid: %v", err)
 	}
 }
 
@@ -268,13 +317,13 @@ func TestVendorWordsHaveTheirKind(t *testing.T) {
 		{providertest.Check, 200, `{"currency":"usd"}`, provider.Unknown},
 	} {
 		h := open(t, sim.Options{})
-		in := h.rent(t, provider.OnDemand, tagged(1))
+		in := h.rent(t, h.good, provider.OnDemand, tagged(1))
 		answer := &answering{next: http.DefaultTransport, op: c.op, status: c.status, body: c.body}
 		p := h.driver(h.url, goodSecret, answer, 0)
 		var err error
 		switch c.op {
 		case providertest.Create:
-			_, err = p.CreateInstance(t.Context(), h.order(t, provider.OnDemand, tagged(2)))
+			_, err = p.CreateInstance(t.Context(), h.order(t, h.good, provider.OnDemand, tagged(2)))
 		case providertest.Get:
 			_, err = p.GetInstance(t.Context(), in.ID)
 		case providertest.List:
@@ -315,7 +364,7 @@ func TestStatesOfTheReference(t *testing.T) {
 		"deleted": "", "notfound": "", "replicating": provider.StateUnknown,
 	} {
 		h := open(t, sim.Options{})
-		in := h.rent(t, provider.OnDemand, tagged(1))
+		in := h.rent(t, h.good, provider.OnDemand, tagged(1))
 		h.rewriteInstance(in.ID, func(row map[string]any) { row["status"] = word })
 		got, err := h.good.GetInstance(t.Context(), in.ID)
 		if want == "" && provider.KindOf(err) != provider.NotFound || want != "" && (err != nil || got.State != want || got.Interrupted) {
