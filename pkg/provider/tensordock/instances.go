@@ -59,10 +59,8 @@ func (p *Provider) ListInstances(ctx context.Context, f provider.InstanceFilter)
 	if err != nil {
 		return nil, err
 	}
-	listed = slices.DeleteFunc(listed, func(w wireVM) bool {
-		tag, _ := fromName(string(w.Name))
-		return w.gone() || !f.Selects(tag)
-	})
+	// One that the list does not name may be any.
+	listed = slices.DeleteFunc(listed, func(w wireVM) bool { return w.gone() || w.Name != "" && !w.selected(f) })
 	var group errgroup.Group
 	group.SetLimit(atOnce)
 	for i, w := range listed {
@@ -85,7 +83,7 @@ func (p *Provider) ListInstances(ctx context.Context, f provider.InstanceFilter)
 	}
 	var out []provider.Instance
 	for _, w := range listed {
-		if !w.gone() {
+		if !w.gone() && w.selected(f) {
 			out = append(out, w.instance())
 		}
 	}
@@ -200,10 +198,15 @@ func (w wireVM) state() provider.State {
 	return provider.StateUnknown
 }
 
+func (w wireVM) selected(f provider.InstanceFilter) bool {
+	tag, _ := fromName(string(w.Name))
+	return f.Selects(tag)
+}
+
 // complete reports whether a list's item says all that the instance's own answer would.
 func (w wireVM) complete() bool {
 	address, port := w.endpoint()
-	return len(w.Resources.GPUs) > 0 && (w.state() != provider.StateRunning || address != "" && port > 0 && w.RateHourly.known)
+	return w.Name != "" && len(w.Resources.GPUs) > 0 && (w.state() != provider.StateRunning || address != "" && port > 0 && w.RateHourly.known)
 }
 
 // instance translates a VM.

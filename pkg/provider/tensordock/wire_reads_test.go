@@ -174,6 +174,12 @@ func TestAListIsCompletedByACallForEachThatIsAskedFor(t *testing.T) {
 			}
 		}
 	}
+	for tag, want := range map[string]int{"gs-a-1": 1, "gs-b-1": 0} {
+		p, _ := scripted(t, ok(`{"data":[{"id":"`+vmID+`","status":"running"}]}`), ok(vm("", "")))
+		if got, err := p.ListInstances(t.Context(), provider.InstanceFilter{Tag: tag}); err != nil || len(got) != want {
+			t.Errorf("a list without names: %d of %s, %v; want %d", len(got), tag, err, want)
+		}
+	}
 	p, s := scripted(t, ok(`{"data":[`+vm("", "")+`,`+vm(`"running"`, `"creating"`)+`]}`))
 	if got, err := p.ListInstances(t.Context(), provider.InstanceFilter{}); err != nil || len(got) != 2 || len(s.got) != 1 {
 		t.Errorf("a list that says all: %+v, %v after %d calls", got, err, len(s.got))
