@@ -74,8 +74,8 @@ func RunLive(t T, l Live) {
 	if err := l.Driver.CheckCredentials(t.Context()); err != nil {
 		t.Fatalf("credentials: %v", err)
 	}
-	t.Cleanup(r.cleanUp)
-	r.cleanUp() // what an earlier run left
+	t.Cleanup(func() { r.cleanUp(r.patience()) })
+	r.cleanUp(LiveCleanUp) // what an earlier run left
 	r.reads()
 	offers := r.offers()
 	if t.Failed() {
@@ -163,14 +163,14 @@ func (r *liveRun) rent(offers []provider.Offer) (provider.Instance, provider.Off
 				o.GPUCount, o.GPU, o.Price, total, r.Budget)
 		}
 		inst, err := r.buy(o, bound)
-		switch provider.KindOf(err) {
-		case "":
+		if err == nil {
 			return inst, o
-		case provider.OfferGone, provider.NoCapacity:
-			r.t.Logf("offer %s: %v", o.ID, err)
-		default:
+		}
+		gone := provider.KindOf(err) == provider.OfferGone || provider.KindOf(err) == provider.NoCapacity
+		if !gone || !provider.Refused(err) {
 			r.t.Fatalf("create on %s: %v", o.ID, err)
 		}
+		r.t.Logf("offer %s: %v", o.ID, err)
 	}
 	r.t.Skipf("%s had none of its %d cheapest offers", r.Driver.Name(), min(len(offers), liveAttempts))
 	return provider.Instance{}, provider.Offer{}
@@ -259,44 +259,53 @@ func (r *liveRun) runs(ctx context.Context, id string) {
 // ends: destroying twice is harmless, and what is gone stays gone.
 func (r *liveRun) ends(id string) {
 	r.t.Helper()
-	ctx, cancel := r.cleanUpContext()
+	ctx, cancel := r.within(LiveCleanUp)
 	defer cancel()
 	for i := range 2 {
 		if err := r.Driver.DestroyInstance(ctx, id); err != nil && (i == 0 || provider.KindOf(err) != provider.NotFound) {
 			r.t.Errorf("destroy %s: %v", id, err)
 		}
 	}
-	if err := r.gone(ctx); err != nil {
+	if err := r.gone(ctx, LiveCleanUp); err != nil {
 		r.t.Errorf("%v", err)
 	}
 }
 
-// cleanUp ends everything with the prefix and confirms it. It does not end with the run's context.
-func (r *liveRun) cleanUp() {
-	ctx, cancel := r.cleanUpContext()
+// patience is how long the last clean-up tries: to the end of the process, if that is known, since what is left then bills.
+func (r *liveRun) patience() time.Duration {
+	const forTheReport = 15 * time.Second
+	atLeast := r.caps.CreateTimeout + LiveCleanUp
+	if r.End.IsZero() {
+		return atLeast
+	}
+	return max(atLeast, r.End.Sub(r.Clock.Now())-forTheReport)
+}
+
+// cleanUp ends everything with the prefix and confirms it, as soon as it can and for so long at the most. It does not end
+// with the run's context.
+func (r *liveRun) cleanUp(atMost time.Duration) {
+	ctx, cancel := r.within(atMost)
 	defer cancel()
 	if r.unclear { // what was sent may take effect yet
 		r.wait(ctx, r.caps.CreateTimeout)
 	}
-	if err := r.gone(ctx); err != nil {
+	if err := r.gone(ctx, atMost); err != nil {
 		r.t.Errorf("THESE MAY STILL BE BILLED, end them in the console of %s: %v, and all named %s…: %v",
 			r.Driver.Name(), r.ids, LiveTagPrefix, err)
 	}
 	if !r.committed.IsZero() {
-		r.t.Logf("the run cost $%s at the most", r.committed)
+		r.t.Logf("the run cost $%s at the most, if nothing is named as left", r.committed)
 	}
 }
 
-func (r *liveRun) cleanUpTakes() time.Duration { return r.caps.CreateTimeout + LiveCleanUp }
-
-func (r *liveRun) cleanUpContext() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(r.t.Context()), r.cleanUpTakes())
+func (r *liveRun) within(d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(r.t.Context()), d)
 }
 
 // gone destroys what is left until two looks a list lag apart find nothing, by list and by get.
-func (r *liveRun) gone(ctx context.Context) error {
+func (r *liveRun) gone(ctx context.Context, atMost time.Duration) error {
 	var last error
-	end := r.Clock.Now().Add(r.cleanUpTakes())
+	end := r.Clock.Now().Add(atMost)
 	for clean := 0; clean < 2; {
 		left, err := r.sweep(ctx)
 		switch {

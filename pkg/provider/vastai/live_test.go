@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	sim "github.com/munhq/gpuscale/internal/cloudsim/vastai"
@@ -128,6 +129,20 @@ func TestALiveRunRentsNothingThatItCouldNotEnd(t *testing.T) {
 		t.Errorf("%q", complaints)
 	}
 	wantNothingLeft(t, h, 0, 0)
+}
+
+func TestALiveRunTriesToTheEndOfItsProcess(t *testing.T) {
+	h := newHarness(t, providertest.Case{}, sim.Options{}, nil)
+	h.AddOffers(3)
+	h.market.DestroyRefused(60) // each of the run's looks is ten seconds and more after the one before
+	complaints := providertest.Attempt(t.Context(), func(lt providertest.T) {
+		providertest.RunLive(lt, providertest.Live{Driver: h.good, Budget: providertest.LiveBudget(), Clock: h.clock,
+			End: h.clock.Now().Add(30 * time.Minute)})
+	})
+	if len(complaints) == 0 || strings.Contains(strings.Join(complaints, " "), "STILL BE BILLED") {
+		t.Errorf("%q; want the refusals alone", complaints)
+	}
+	wantNothingLeft(t, h, 1, market.Nano1)
 }
 
 func TestALiveRunEndsWhatAnEarlierOneLeftAndNothingElse(t *testing.T) {
