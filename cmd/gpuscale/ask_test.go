@@ -201,7 +201,7 @@ func TestPlanIsWhatTheControllerWouldDo(t *testing.T) {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 	code, out, errOut = asked(t.Context(), nil, strings.ReplaceAll(string(text), "gpuscale.io/", "example.com/"), "plan", "-f", vastPool, "-f", "-")
-	if code != exitOK || out != "Nothing would be bought: nothing asks for a GPU.\n" || !strings.Contains(errOut, "it has no gpuscale.io/ annotation") {
+	if code != exitOK || out != "Nothing would be bought: nothing asks for a GPU.\n" || !strings.Contains(errOut, "without a gpuscale.io/ annotation a pod asks for nothing: default/sample-workload\n") {
 		t.Errorf("exit code %d\n%s%s", code, out, errOut)
 	}
 	var doc struct {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -186,7 +185,7 @@ func checkDocument(all []quote.Checked) any {
 		}
 		if can := p.Capabilities; can != nil {
 			d.Can = &canDocument{can.Spot, can.OnDemand, string(can.Boot), string(can.SelfEnd), can.Notices != provider.NoticesNone,
-				span(can.BillingGranularity), span(can.MinimumBilling), span(can.SearchInterval), fmt.Sprint(can.ListLag),
+				span(can.BillingGranularity), span(can.MinimumBilling), span(can.SearchInterval), can.ListLag.String(),
 				can.IdempotentCreate, can.BootDataLimit}
 		}
 		out.Providers = append(out.Providers, d)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/demand"
 	"github.com/munhq/gpuscale/internal/manifest"
 	"github.com/munhq/gpuscale/internal/planner"
@@ -57,6 +56,7 @@ func runPlan(ctx context.Context, c *console, o *planOptions) error {
 	if len(o.files) == 0 {
 		return usageError{errors.New("-f is required: a file with a GPUNodePool, and one with pods")}
 	}
+	//nolint:contextcheck // The rules of the CRD take one and wait for nothing.
 	set, err := manifest.Read(o.files, c.in, o.namespace)
 	if err != nil {
 		return err
@@ -172,44 +172,59 @@ func notBought(p quote.Plan) []string {
 		}
 		out = append(out, fmt.Sprintf("%s (%s): %s: %s", u.Workload, replicas, u.Reason, u.Message))
 	}
-	for _, d := range p.Demand.Problems {
-		who := "pod " + d.Pod.String()
+	var who []string
+	for i, d := range p.Demand.Problems {
+		name := d.Pod.String()
 		if d.Pool != "" {
-			who = "pool " + d.Pool
+			name = "pool " + d.Pool
 		}
-		out = append(out, fmt.Sprintf("%s: %s: %s", who, d.Reason, d.Message))
+		who = append(who, name)
+		if next := i + 1; next < len(p.Demand.Problems) && alike(d, p.Demand.Problems[next]) {
+			continue
+		}
+		what := ""
+		if d.Pool == "" {
+			what = "pod "
+		}
+		out = append(out, fmt.Sprintf("%s%s: %s: %s", what, quote.Names(who), d.Reason, d.Message))
+		who = nil
 	}
 	return out
 }
 
-// totals are what every pool would have promised, beside its ceilings.
+// alike are problems of pods that can be said in one line: those of one template.
+func alike(a, b demand.Problem) bool {
+	return a.Pool == "" && b.Pool == "" && a.Reason == b.Reason && a.Message == b.Message
+}
+
+// totals are what every pool that buys would have promised altogether, beside its ceilings.
 func totals(c *console, set *manifest.Set, p quote.Plan) {
-	if len(p.Purchases) == 0 {
-		return
-	}
-	c.say("\n")
+	var lines []string
 	for _, pool := range set.Pools {
-		price, reserved, n, gpus := money.Dollars{}, money.Dollars{}, 0, 0
+		sum, price, n := planner.ReservedIn(pool, set.Claims), money.Dollars{}, 0
 		for _, b := range p.Purchases {
 			if b.Pool == pool.Name {
-				n, gpus = n+1, gpus+b.Offer.GPUCount
-				price, reserved = price.Add(b.Offer.Price), reserved.Add(b.Reservation.DollarsPerHour)
+				n, price = n+1, price.Add(b.Offer.Price)
+				sum.GPUs, sum.Dollars = sum.GPUs+b.Offer.GPUCount, sum.Dollars.Add(b.Reservation.DollarsPerHour)
 			}
+		}
+		if n == 0 {
+			continue
 		}
 		instances := "1 instance"
 		if n != 1 {
 			instances = strconv.Itoa(n) + " instances"
 		}
-		c.say("Pool %s: %s at $%s/h, with $%s/h reserved of at most $%s/h%s.\n", pool.Name, instances, price, reserved,
-			pool.Spec.Limits.MaxCostPerHour, ofGPUs(gpus, pool))
+		gpus := ""
+		if most := pool.Spec.Limits.MaxGPUs; most != nil {
+			gpus = fmt.Sprintf(" and %d of %d GPUs", sum.GPUs, *most)
+		}
+		lines = append(lines, fmt.Sprintf("Pool %s: %s at $%s/h. Then $%s/h is reserved of at most $%s/h%s.", pool.Name,
+			instances, price, sum.Dollars, pool.Spec.Limits.MaxCostPerHour, gpus))
 	}
-}
-
-func ofGPUs(n int, pool *v1alpha1.GPUNodePool) string {
-	if pool.Spec.Limits.MaxGPUs == nil {
-		return ""
+	if len(lines) > 0 {
+		c.say("\n%s\n", strings.Join(lines, "\n"))
 	}
-	return fmt.Sprintf(" and %d of %d GPUs", n, *pool.Spec.Limits.MaxGPUs)
 }
 
 // idle is what is in the files and leads to nothing now, and why; and what a pod's owner should know.

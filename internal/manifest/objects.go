@@ -82,7 +82,7 @@ func (r *reader) object(d document, o map[string]any, at []any) {
 	case group == v1alpha1.GroupVersion.Group:
 		r.own(d, o, at, apiVersion, kind)
 	case slices.Contains(Kinds(), kind):
-		r.builtin(d, o, where)
+		r.builtin(o, where)
 	default:
 		r.set.PassedOver = append(r.set.PassedOver, fmt.Sprintf("%s: %s %s", where, kind, nameOf(o)))
 	}
@@ -145,7 +145,7 @@ func (r *reader) unique(where, kind, namespace, name string) {
 }
 
 // builtin reads Kubernetes' own kinds.
-func (r *reader) builtin(d document, o map[string]any, where string) {
+func (r *reader) builtin(o map[string]any, where string) {
 	text, err := utiljson.Marshal(o)
 	if err != nil {
 		r.fail(fmt.Errorf("%s: %w", where, err))

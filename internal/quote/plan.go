@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -76,15 +77,16 @@ func entryOf(pools []*v1alpha1.GPUNodePool, m planner.Market) v1alpha1.ProviderS
 // pending are copies of the pods as they would wait for a GPU in a cluster that has none: unschedulable, in the order in
 // which they are given. Pods that ask for nothing are left out, and said why.
 func pending(pods []*corev1.Pod, now time.Time, o demand.Options) (out []*corev1.Pod, idle []string) {
+	var placed, silent []string
 	for i, p := range pods {
 		p = p.DeepCopy()
 		name := p.Namespace + "/" + p.Name
 		switch {
-		case p.Spec.NodeName != "":
-			idle = append(idle, fmt.Sprintf("pod %s is on node %s already", name, p.Spec.NodeName))
-			continue
 		case !demand.MayAsk(p, o):
-			idle = append(idle, fmt.Sprintf("pod %s asks for nothing: it has no gpuscale.io/ annotation", name))
+			silent = append(silent, name)
+			continue
+		case p.Spec.NodeName != "":
+			placed = append(placed, name)
 			continue
 		}
 		if p.CreationTimestamp.IsZero() {
@@ -99,7 +101,24 @@ func pending(pods []*corev1.Pod, now time.Time, o demand.Options) (out []*corev1
 		}
 		out = append(out, p)
 	}
+	if len(silent) > 0 {
+		idle = append(idle, fmt.Sprintf("without a gpuscale.io/ annotation a pod asks for nothing: %s", Names(silent)))
+	}
+	if len(placed) > 0 {
+		idle = append(idle, fmt.Sprintf("a pod that is on a node asks for nothing: %s", Names(placed)))
+	}
 	return out, idle
+}
+
+// mostNames is how many names are written out.
+const mostNames = 4
+
+// Names lists a few names, and how many more there are.
+func Names(all []string) string {
+	if len(all) <= mostNames {
+		return strings.Join(all, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(all[:mostNames-1], ", "), len(all)-mostNames+1)
 }
 
 // withoutSecrets are the pools with every Secret that the set does not have replaced by the environment, and the names of
