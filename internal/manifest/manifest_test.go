@@ -110,7 +110,7 @@ metadata: {name: web}
 func TestWhatIsWrongIsSaidWithItsPlace(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"misspelt field": {strings.Replace(pool, "maxPrice", "maxprice", 1),
-			`x.yaml:8: GPUNodePool "p": unknown field "spec.providers[0].maxprice"; did you mean maxPrice?` + "\n" +
+			`x.yaml:8: GPUNodePool "p": strict decoding error: unknown field "spec.providers[0].maxprice"; did you mean maxPrice?` + "\n" +
 				`x.yaml:7: GPUNodePool "p": spec.providers[0]: Invalid value: maxPrice is required and must be above 0: the most that one instance may cost, in $/h, for example 0.50`},
 		"unknown provider": {strings.Replace(pool, "vast.ai", "vastai", 1),
 			`x.yaml:7: GPUNodePool "p": spec.providers[0].name: Invalid value: "vastai": unknown provider; use one of vast.ai, runpod, tensordock, verda, aws, gcp, azure`},

@@ -90,7 +90,7 @@ func newDefinition(v1 *apiextensionsv1.JSONSchemaProps) (*definition, error) {
 func (d *definition) complaints(o map[string]any) []complaint {
 	var out []complaint
 	for _, path := range pruning.PruneWithOptions(o, d.structural, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true}) {
-		out = append(out, complaint{path, fmt.Sprintf("unknown field %q%s", path, d.meant(path))})
+		out = append(out, complaint{path, fmt.Sprintf("strict decoding error: unknown field %q%s", path, d.meant(path))})
 	}
 	defaulting.PruneNonNullableNullsWithoutDefaults(o, d.structural)
 	defaulting.Default(o, d.structural)
