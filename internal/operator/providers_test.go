@@ -175,3 +175,19 @@ func TestAProviderThatIsSlowDelaysNobody(t *testing.T) {
 	}
 	slow.ClearFaults()
 }
+
+// TestTheOnlyProviderMayBeSlow: with no other to buy from, an answer that comes late is bought from all the same.
+func TestTheOnlyProviderMayBeSlow(t *testing.T) {
+	w := start(t, market4(), func(w *world, _ *market.Config, _ *simOptions) {
+		w.configure = func(cfg *operator.Config) { cfg.SearchPatience = time.Second }
+	})
+	w.market.SetFaultRates(market.FaultRates{Delay: 3 * time.Second})
+	for range 100 {
+		w.market.FailNext(market.OpSearch, market.Slow)
+	}
+	w.pool()
+	pod := w.pod("acme/patient")
+	w.podSays(pod, corev1.ConditionFalse, v1alpha1.PodReasonNoOffers, "no answer within 1s: its offers count when they come")
+	w.podSays(pod, corev1.ConditionTrue, v1alpha1.PodReasonServed)
+	w.rentedAtMost(1)
+}
