@@ -258,3 +258,28 @@ func TestWithoutDockerNothingIsStarted(t *testing.T) {
 		t.Error("prepared")
 	}
 }
+
+func TestCheckLooksForDockerOnAVirtualMachine(t *testing.T) {
+	h := newHost(t)
+	for _, c := range []struct {
+		state   string
+		verdict agent.Verdict
+		says    string
+	}{
+		{"", agent.OK, "Docker 28.5.1, for engines of " + image},
+		{"bare", agent.Bad, "docker 28.5.1 has no NVIDIA Container Toolkit"},
+		{"away", agent.Bad, "docker does not answer: docker info: "},
+	} {
+		if c.state != "" {
+			h.is(c.state)
+		}
+		config := sound(t)
+		config.Boot = &agentapi.Boot{ClaimName: "tiny-0", ClaimUID: claimUID, Image: image,
+			GPUs: agentapi.GPUExpectation{Name: "L4", Count: 1, VRAMGB: 24}}
+		for _, f := range agent.Check(t.Context(), config).Findings {
+			if f.Name == "engine" && (f.Verdict != c.verdict || !strings.Contains(f.Detail, c.says)) {
+				t.Errorf("%s: %+v", c.state, f)
+			}
+		}
+	}
+}

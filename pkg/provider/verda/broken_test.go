@@ -69,6 +69,7 @@ func misreadings() []providertest.Misreading {
 		{Case: "ARefusedCreateLeavesNothing", Form: `^[0-9a-f]{8}(-[0-9a-f-]*)$`, As: `00000000$1`},
 		// For one that does not look what is there.
 		{Case: "ALostAnswersScriptIsRemoved", Form: `(?s)^\[\{"id":[^]]*"script":.*$`, As: `[]`},
+		{Case: "LostScriptsDoNotFillTheAccount", Form: `(?s)^\[\{"id":[^]]*"script":.*$`, As: `[]`},
 		{Case: "WhatVanishedIsTidied", Form: `(?s)^\[\{"id":[^]]*"script":.*$`, As: `[]`},
 		{Case: "TheTrashIsEmptied", Form: `"status":"deleted"`, As: `"status":"attached"`},
 		{Case: "AReclaimIsToldAndEnds", Form: `"status":"discontinued"`, As: `"status":"offline"`},

@@ -48,7 +48,11 @@ func (p *Provider) addScript(ctx context.Context, r provider.CreateRequest) (str
 			_ = p.removeScript(ctx, s.ID) // It is in the way of nothing; tidy removes what is left.
 		}
 	}
-	return p.add(ctx, "/scripts", endpointWrites, scriptRequest{Name: p.scriptName(r.Tag), Script: r.Boot.UserData})
+	id, err := p.add(ctx, "/scripts", endpointWrites, scriptRequest{Name: p.scriptName(r.Tag), Script: r.Boot.UserData})
+	if provider.KindOf(err) == provider.Quota {
+		_ = p.tidy(ctx, r.Tag) // For the next create: without an instance to end nothing else would make room.
+	}
+	return id, err
 }
 
 func (p *Provider) scripts(ctx context.Context, op string) ([]named, error) {

@@ -33,6 +33,7 @@ func peculiarities() []peculiarity {
 		{"AnEndWithoutAWordLeavesNothing", sim.Options{DeleteStatus: http.StatusNoContent}, endLeavesNothing},
 		{"ARefusedCreateLeavesNothing", sim.Options{}, refusedLeavesNothing},
 		{"ALostAnswersScriptIsRemoved", sim.Options{}, lostScript},
+		{"LostScriptsDoNotFillTheAccount", sim.Options{}, scriptsFull},
 		{"AReclaimIsToldAndEnds", sim.Options{}, reclaimTold},
 		{"WhatVanishedIsTidied", sim.Options{Vanishes: true}, vanishedTidied},
 		{"TheTrashIsEmptied", sim.Options{TrashAnyway: true}, trashEmptied},
@@ -168,6 +169,28 @@ func lostScript(t providertest.T, h *harness, p provider.Provider) {
 		t.Fatalf("%v", err)
 	}
 	h.wantLeft(t, "two hours later")
+}
+
+// scriptsFull: an account can have a hundred.
+func scriptsFull(t providertest.T, h *harness, p provider.Provider) {
+	h.AddOffers(4)
+	r := h.order(t, p, provider.OnDemand, "")
+	h.Fail(providertest.Create, providertest.ServerError, 100)
+	for i := range 100 {
+		r.Tag = tagged(i)
+		if _, err := p.CreateInstance(t.Context(), r); provider.KindOf(err) != provider.Unknown {
+			t.Fatalf("create %d: %v", i, err)
+		}
+	}
+	h.Wait(2 * time.Hour)
+	r.Tag = tagged(100)
+	if _, err := p.CreateInstance(t.Context(), r); provider.KindOf(err) != provider.Quota {
+		t.Errorf("a script too many: %v", err)
+	}
+	if _, err := p.CreateInstance(t.Context(), r); err != nil {
+		t.Errorf("after that: %v", err)
+	}
+	h.wantLeft(t, "after that")
 }
 
 // reclaimTold: the vendor lists what it took for ever.
