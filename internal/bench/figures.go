@@ -56,6 +56,7 @@ var groups = []Group{
 		{Name: "gateway.streams.memory", Unit: "MB", Most: 200},
 	}},
 	{Name: "wake", Package: "./internal/operator", Test: "TestWakeFigures", Figures: []Spec{
+		{Name: "wake.claim.p95", Unit: "ms", Most: 100},
 		{Name: "wake.1.p50", Unit: "ms"},
 		{Name: "wake.1.last", Unit: "ms", Most: 100},
 		{Name: "wake.1.published", Unit: "ms"},

@@ -139,11 +139,11 @@ func TestRedisComesBackEmptyWhileRequestsWait(t *testing.T) {
 }
 
 // TestTrafficFlowsWithoutControllersAndAPIServer, and nothing of what serves is destroyed, or bought again, when they are
-// back.
+// back. The model is always active: it stays without traffic too, until a person says otherwise.
 func TestTrafficFlowsWithoutControllersAndAPIServer(t *testing.T) {
 	s := newStage(t, offers(3), localkubetest.Private())
 	s.launch()
-	pool := s.pool(lists("m"), slow, func(p *v1alpha1.GPUNodePool) { p.Spec.Models[0].MinReplicas = 1 })
+	pool := s.pool(lists("m"), slow, func(p *v1alpha1.GPUNodePool) { p.Spec.Models[0].AlwaysActive = true })
 	s.ready(1)
 	f := s.front(nil)
 	answered, stop := f.traffic("m", 4, 10)
@@ -171,7 +171,8 @@ func TestTrafficFlowsWithoutControllersAndAPIServer(t *testing.T) {
 		t.Errorf("the stream: %v", err)
 	}
 	stop()
-	s.edit(pool, func(p *v1alpha1.GPUNodePool) { p.Spec.Models[0].MinReplicas = 0 })
+	s.during(3*pool.Spec.Scaling.CooldownPeriod.Duration, 1, 1, "without traffic")
+	s.edit(pool, func(p *v1alpha1.GPUNodePool) { p.Spec.Models[0].AlwaysActive = false })
 	s.zero(time.Minute)
 	s.rentedAtMost(1)
 }
