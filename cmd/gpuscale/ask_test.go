@@ -204,6 +204,10 @@ func TestPlanIsWhatTheControllerWouldDo(t *testing.T) {
 	if code != exitOK || out != "Nothing would be bought: nothing asks for a GPU.\n" || !strings.Contains(errOut, "without a gpuscale.io/ annotation a pod asks for nothing: default/sample-workload\n") {
 		t.Errorf("exit code %d\n%s%s", code, out, errOut)
 	}
+	_, out, _ = asked(t.Context(), nil, "", "plan", "-f", vastPool, "-f", pod, "--explain")
+	if !regexp.MustCompile(`(?m)^inference +vast.ai +spot +\d+ +\d+ +.*\d+ wrong GPU`).MatchString(out) {
+		t.Errorf("not explained:\n%s", out)
+	}
 	var doc struct {
 		Buys []struct {
 			Claim string

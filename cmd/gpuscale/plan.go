@@ -21,6 +21,7 @@ type planOptions struct {
 	files     []string
 	namespace string
 	allPods   bool
+	explain   bool
 }
 
 func newPlan(c *console) *cobra.Command {
@@ -42,6 +43,7 @@ func newPlan(c *console) *cobra.Command {
 	f.StringArrayVarP(&o.files, "filename", "f", nil, "file or folder with pools and pods; - for standard input; may be given again")
 	f.StringVarP(&o.namespace, "namespace", "n", "default", "namespace of what names none")
 	f.BoolVar(&o.allPods, "all-gpu-pods", false, "as the controller's: let pods ask that want nvidia.com/gpu and have no gpuscale.io/ annotation")
+	f.BoolVar(&o.explain, "explain", false, "also say what each entry of each pool has, and what of it the pool leaves out and why")
 	o.flags(cmd)
 	if err := cmd.MarkFlagFilename("filename", "yaml", "yml", "json"); err != nil {
 		panic(err) // there is no such flag
@@ -131,10 +133,25 @@ func showPlan(c *console, o *planOptions, set *manifest.Set, p quote.Plan) error
 		c.say("Nothing would be bought: nothing asks for a GPU.\n")
 	}
 	totals(c, set, p)
+	if o.explain {
+		if err := explainPools(c, o, p); err != nil {
+			return err
+		}
+	}
 	for _, n := range idle(p) {
 		c.note("note: %s", n)
 	}
 	return nil
+}
+
+// explainPools says of each entry what its provider has and what the pool makes of it.
+func explainPools(c *console, o *planOptions, p quote.Plan) error {
+	c.say("\n")
+	t := &table{headers: []string{"POOL", "PROVIDER", "TYPE", "OFFERS", "FIT", "LEFT OUT"}}
+	for _, l := range p.Lists {
+		t.row(l.Pool, string(l.Provider), string(l.CapacityType), strconv.Itoa(l.Why.Total), strconv.Itoa(l.Why.Kept()), l.Why.LeftOut())
+	}
+	return t.write(c.out, o.headers)
 }
 
 // gap is an empty line below something.

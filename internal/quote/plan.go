@@ -15,6 +15,7 @@ import (
 	"github.com/munhq/gpuscale/internal/account"
 	"github.com/munhq/gpuscale/internal/demand"
 	"github.com/munhq/gpuscale/internal/manifest"
+	"github.com/munhq/gpuscale/internal/offers"
 	"github.com/munhq/gpuscale/internal/planner"
 	"github.com/munhq/gpuscale/internal/search"
 	"github.com/munhq/gpuscale/pkg/provider"
@@ -28,10 +29,18 @@ type Plan struct {
 	Idle []string
 	// Markets are what each entry of each pool has now.
 	Markets []planner.Market
+	// Lists account for what each entry that answered has, by what its pool asks, whatever a workload asks beyond that.
+	Lists []PoolList
 	// Failed are the entries that gave no offers.
 	Failed []Failure
 	// EnvFor are the Secrets that pools name and the set does not have: the environment's credentials stood in for them.
 	EnvFor []string
+}
+
+// PoolList is a List for an entry of a pool.
+type PoolList struct {
+	Pool string
+	List
 }
 
 // Plan takes pods as pending, asks every entry of every pool and has the planner decide.
@@ -52,10 +61,11 @@ func (d Desk) Plan(ctx context.Context, set *manifest.Set, o demand.Options) Pla
 	}
 	out.Markets = s.Markets(ctx, asked)
 	for _, m := range out.Markets {
+		e := entryOf(asked, m)
 		if m.Err == "" {
+			out.Lists = append(out.Lists, listOf(asked, m, d.Clock.Now()))
 			continue
 		}
-		e := entryOf(asked, m)
 		_, err := d.Accounts.For(ctx, account.RefOf(e))
 		f := Failure{Provider: provider.Name(e.Name), What: e.CapacityType + " (pool " + m.Pool + ")", Message: m.Err}
 		if err != nil {
@@ -72,6 +82,17 @@ func (d Desk) Plan(ctx context.Context, set *manifest.Set, o demand.Options) Pla
 func entryOf(pools []*v1alpha1.GPUNodePool, m planner.Market) v1alpha1.ProviderSpec {
 	i := slices.IndexFunc(pools, func(p *v1alpha1.GPUNodePool) bool { return p.Name == m.Pool })
 	return pools[i].Spec.Providers[m.Entry]
+}
+
+// listOf judges an entry's offers by what the API's rules have checked.
+func listOf(pools []*v1alpha1.GPUNodePool, m planner.Market, now time.Time) PoolList {
+	i := slices.IndexFunc(pools, func(p *v1alpha1.GPUNodePool) bool { return p.Name == m.Pool })
+	e := pools[i].Spec.Providers[m.Entry]
+	l := PoolList{Pool: m.Pool, List: List{Provider: provider.Name(e.Name), CapacityType: provider.CapacityType(e.CapacityType)}}
+	if need, err := offers.NeedOf(e, pools[i].Spec.Requirements, m.Account); err == nil {
+		_, l.Why = offers.Select(m.Offers, need, nil, now)
+	}
+	return l
 }
 
 // pending are copies of the pods as they would wait for a GPU in a cluster that has none: unschedulable, in the order in
