@@ -185,6 +185,9 @@ func hasEnded(err error) bool {
 	return errors.As(err, &e) && e.Kind == provider.NotFound && strings.Contains(strings.ToLower(e.Message), "discontinue a discontinued")
 }
 
+// isFull reports that the account can have no more of something.
+func isFull(err error) bool { return provider.KindOf(err) == provider.Quota }
+
 // redact takes every credential out of a text, tokens included.
 func (p *Provider) redact(s string) string {
 	for _, token := range p.tokens.known() {

@@ -49,7 +49,7 @@ func (p *Provider) addScript(ctx context.Context, r provider.CreateRequest) (str
 		}
 	}
 	id, err := p.add(ctx, "/scripts", endpointWrites, scriptRequest{Name: p.scriptName(r.Tag), Script: r.Boot.UserData})
-	if provider.KindOf(err) == provider.Quota {
+	if isFull(err) {
 		_ = p.tidy(ctx, r.Tag) // For the next create: without an instance to end nothing else would make room.
 	}
 	return id, err
