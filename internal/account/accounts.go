@@ -145,10 +145,8 @@ func (a *Accounts) Recent(ctx context.Context, ref Ref) (*Account, error) {
 	case <-ctx.Done():
 		return nil, fmt.Errorf("credentials of %s: %w", ref.Provider, ctx.Err())
 	case got := <-read:
-		if got.Err != nil {
-			return nil, got.Err
-		}
-		return got.Val.(*Account), nil //nolint:forcetypeassert // It is what For returned.
+		acc, _ := got.Val.(*Account) // It is what For returned.
+		return acc, got.Err
 	}
 }
 

@@ -36,7 +36,7 @@ func Add(pool *v1alpha1.GPUNodePool, r v1alpha1.Reservation) error {
 	now := totalOf(pool.Status.Reservations)
 	limits, scaling := pool.Spec.Limits, pool.Spec.Scaling
 	switch {
-	case now.nodes+1 > scaling.MaxNodes:
+	case now.nodes >= scaling.MaxNodes:
 		return fmt.Errorf("pool %s: maxNodes %d: %d reserved", pool.Name, scaling.MaxNodes, now.nodes)
 	case limits.MaxGPUs != nil && now.gpus+r.GPUs > *limits.MaxGPUs:
 		return fmt.Errorf("pool %s: maxGPUs %d: %d reserved and %d more wanted", pool.Name, *limits.MaxGPUs, now.gpus, r.GPUs)
