@@ -124,6 +124,10 @@ func TestBadInputIsRefusedWithWhatWouldBeRight(t *testing.T) {
 		!strings.Contains(errOut, "VASTAI_API_KEY") {
 		t.Errorf("without credentials: exit code %d, %q", code, errOut)
 	}
+	if code, _, errOut := try(t, nil, "plan", "-f", examples); code != exitFailure || !strings.Contains(errOut, "no credentials: set VASTAI_API_KEY") ||
+		!strings.HasSuffix(errOut, "for want of credentials; --market sim needs none\n") {
+		t.Errorf("plan without credentials: exit code %d, %q", code, errOut)
+	}
 	if code, out, errOut := try(t, nil, "check"); code != exitFailure || !strings.Contains(out, "set VASTAI_API_KEY") || !strings.Contains(errOut, "no credentials in the environment") {
 		t.Errorf("check without credentials: exit code %d, %q, %q", code, out, errOut)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -100,6 +101,9 @@ func runPlan(ctx context.Context, c *console, o *planOptions) error {
 func planned(p quote.Plan) error {
 	switch {
 	case len(p.Failed) > 0 && len(p.Failed) == len(p.Markets):
+		if !slices.ContainsFunc(p.Failed, func(f quote.Failure) bool { return f.Kind != "" }) {
+			return errors.New("no provider of the pools was asked, for want of credentials; --market sim needs none")
+		}
 		return errors.New("no provider of the pools gave offers")
 	case len(p.Unmet)+len(p.Demand.Problems) > 0:
 		return exitError(exitUnmet)

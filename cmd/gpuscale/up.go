@@ -93,7 +93,8 @@ Try, in another terminal:
   curl '%s?series=0'
   kubectl delete -f examples/sample-workload.yaml
 
-examples/gpunodepool-multi.yaml is one pool over all of these clouds. A pool of your own finds the keys of the simulated accounts in the Secret %s in %s.
+examples/gpunodepool-multi.yaml is one pool over all of these clouds. A pool of your own finds the keys of the
+simulated accounts in the Secret %s in %s.
 Ctrl-C ends everything.
 `, s.Kubeconfig, filepath.Dir(s.Kubectl), s.Gateway, s.LogFile, markets.String(), s.Gateway, s.Gateway,
 		vast.Books, localstack.ProviderSecret, localstack.Namespace)

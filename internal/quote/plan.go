@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,38 +51,47 @@ func (d Desk) Plan(ctx context.Context, set *manifest.Set, o demand.Options) Pla
 	out := Plan{Idle: idle, Demand: demand.Workloads(demand.Input{Pods: pods, Pools: set.Pools, Options: o})}
 	asked, secrets := withoutSecrets(set)
 	out.EnvFor = secrets
-	s := search.Searcher{Accounts: d.Accounts, Patience: d.Timeout}
-	if d.Asked != nil && d.Answered != nil {
-		for _, p := range asked {
-			for _, e := range p.Spec.Providers {
-				d.Asked(e.Name)
-			}
-		}
-		s.Answered = func(m planner.Market) { d.Answered(entryOf(asked, m).Name) }
-	}
-	out.Markets = s.Markets(ctx, asked)
-	for _, m := range out.Markets {
-		e := entryOf(asked, m)
-		if m.Err == "" {
-			out.Lists = append(out.Lists, listOf(asked, m, d.Clock.Now()))
-			continue
-		}
-		_, err := d.Accounts.For(ctx, account.RefOf(e))
-		f := Failure{Provider: provider.Name(e.Name), What: e.CapacityType + " (pool " + m.Pool + ")", Message: m.Err}
-		if err != nil {
-			f = failureOf(f.Provider, f.What, err)
-		}
-		out.Failed = append(out.Failed, f)
-	}
+	out.ask(ctx, d, asked)
 	out.Plan = planner.Make(planner.Snapshot{Now: d.Clock.Now(), Pools: set.Pools, Claims: set.Claims,
 		Workloads: out.Demand.Workloads, Markets: out.Markets})
-	sortFailures(out.Failed)
 	return out
 }
 
 func entryOf(pools []*v1alpha1.GPUNodePool, m planner.Market) v1alpha1.ProviderSpec {
 	i := slices.IndexFunc(pools, func(p *v1alpha1.GPUNodePool) bool { return p.Name == m.Pool })
 	return pools[i].Spec.Providers[m.Entry]
+}
+
+// ask asks every entry of the pools, and accounts for what each has or why it has nothing.
+func (p *Plan) ask(ctx context.Context, d Desk, pools []*v1alpha1.GPUNodePool) {
+	var kinds sync.Map // by the error's text, which is all that a market keeps of it
+	s := search.Searcher{Accounts: d.Accounts, Patience: d.Timeout, Failed: func(_ *account.Account, err error) {
+		kinds.Store(err.Error(), provider.KindOf(err))
+	}}
+	for _, pool := range pools {
+		for _, e := range pool.Spec.Providers {
+			d.tell(d.Asked, e.Name)
+		}
+	}
+	s.Answered = func(m planner.Market) { d.tell(d.Answered, entryOf(pools, m).Name) }
+	p.Markets = s.Markets(ctx, pools)
+	for _, m := range p.Markets {
+		e := entryOf(pools, m)
+		if m.Err == "" {
+			p.Lists = append(p.Lists, listOf(pools, m, d.Clock.Now()))
+			continue
+		}
+		f := Failure{Provider: provider.Name(e.Name), What: e.CapacityType + " (pool " + m.Pool + ")", Kind: provider.Unknown,
+			Message: strings.TrimPrefix(m.Err, e.Name+": ")}
+		if kind, ok := kinds.Load(m.Err); ok {
+			f.Kind, _ = kind.(provider.Kind)
+		}
+		if _, err := d.Accounts.For(ctx, account.RefOf(e)); err != nil {
+			f = failureOf(f.Provider, f.What, err)
+		}
+		p.Failed = append(p.Failed, f)
+	}
+	sortFailures(p.Failed)
 }
 
 // listOf judges an entry's offers by what the API's rules have checked.

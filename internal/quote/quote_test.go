@@ -140,6 +140,11 @@ func TestPlanUsesTheSecretOfTheFiles(t *testing.T) {
 		if len(p.Purchases) != c.buys || len(p.EnvFor) != c.stands || len(p.Failed) != 1-c.buys || len(p.Unmet) != 1-c.buys {
 			t.Errorf("%s: %d purchases, %q, %+v, %+v", name, len(p.Purchases), p.EnvFor, p.Failed, p.Unmet)
 		}
+		for _, f := range p.Failed {
+			if f.Kind != provider.Unauthorized {
+				t.Errorf("%s: %+v", name, f)
+			}
+		}
 	}
 }
 
