@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -14,10 +13,9 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/klog/v2"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/munhq/gpuscale/internal/controller/workermetrics"
+	"github.com/munhq/gpuscale/internal/librarylog"
 	"github.com/munhq/gpuscale/internal/operator"
 )
 
@@ -94,12 +92,7 @@ func runController(ctx context.Context, c *console, o controllerOptions) error {
 }
 
 // useLog sends everything that is logged to the standard error.
-func useLog() logr.Logger {
-	log := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, nil))
-	ctrllog.SetLogger(log)
-	klog.SetLogger(log.WithName("kubernetes"))
-	return log
-}
+func useLog() logr.Logger { return librarylog.To(os.Stderr, librarylog.JSON) }
 
 func namespaceOf(c *console) string {
 	if ns := c.getenv("POD_NAMESPACE"); ns != "" {

@@ -7,12 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
-	"sync/atomic"
 
 	"github.com/go-logr/logr"
-	"k8s.io/klog/v2"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/munhq/gpuscale/internal/librarylog"
 )
 
 // programs are the paths of what an instance runs.
@@ -50,27 +48,10 @@ func (s *Stack) openLog() error {
 		return err
 	}
 	// Not closed: libraries log to it until the process ends.
-	libraries.to.Store(f)
-	libraries.once.Do(func() {
-		log := logr.FromSlogHandler(slog.NewTextHandler(&libraries, nil))
-		ctrllog.SetLogger(log)
-		klog.SetLogger(log.WithName("kubernetes"))
-	})
+	librarylog.To(f, librarylog.Text)
 	s.log = logr.FromSlogHandler(slog.NewTextHandler(f, nil))
 	return nil
 }
-
-// libraries is where client libraries log, which have one logger for the whole process and may be told of it but once:
-// the file of the newest stack.
-var libraries logSwitch
-
-type logSwitch struct {
-	once sync.Once
-	to   atomic.Pointer[os.File]
-}
-
-// Write hands a record on.
-func (l *logSwitch) Write(p []byte) (int, error) { return l.to.Load().Write(p) }
 
 // removeDir removes the folder of a stack that leaves nothing behind, or all but the log.
 func (s *Stack) removeDir() error {
