@@ -46,13 +46,25 @@ type Client struct {
 	roots *x509.CertPool
 	cert  atomic.Pointer[tls.Certificate]
 
+	// buffer is the size of a connection's buffers; 0 is net/http's.
+	buffer int
+
 	mu      sync.Mutex
 	workers map[string]*http.Transport
 }
 
+// Option changes how a Client works.
+type Option func(*Client)
+
+// Sparing is for a caller that asks many workers for little: its connections have small buffers.
+func Sparing() Option { return func(c *Client) { c.buffer = 1 << 10 } }
+
 // New makes a Client that shows pair and trusts the CA in caPEM.
-func New(pair pki.Pair, caPEM []byte) (*Client, error) {
+func New(pair pki.Pair, caPEM []byte, options ...Option) (*Client, error) {
 	c := &Client{pair: pair, caPEM: caPEM, workers: map[string]*http.Transport{}}
+	for _, o := range options {
+		o(c)
+	}
 	// The claim's name does not matter here: this tells a bad pair or CA at once instead of at the first call.
 	config, err := pki.ClientTLS(pair, caPEM, "check")
 	if err != nil {
@@ -98,6 +110,8 @@ func (c *Client) Transport(claimUID string) (http.RoundTripper, error) {
 		TLSClientConfig:     config,
 		TLSHandshakeTimeout: handshakeTimeout,
 		IdleConnTimeout:     idleTimeout,
+		ReadBufferSize:      c.buffer,
+		WriteBufferSize:     c.buffer,
 		MaxIdleConnsPerHost: idleConns,
 		// Compression would buffer a stream, and hide from the caller what the engine sent.
 		DisableCompression:     true,

@@ -137,8 +137,8 @@ func (v *visit) askToDrain(ctx context.Context) (int, error) {
 
 func (v *visit) drainTimeout(ctx context.Context) time.Duration {
 	const byDefault = 5 * time.Minute
-	pool := &v1alpha1.GPUNodePool{}
-	if err := v.Client.Get(ctx, client.ObjectKey{Name: v.claim.Spec.Pool}, pool); err != nil {
+	pool, err := v.pool(ctx)
+	if err != nil {
 		return byDefault
 	}
 	return pool.Spec.Scaling.DrainTimeout.Or(byDefault)

@@ -107,8 +107,7 @@ func (v *visit) buy(ctx context.Context, token string, number int32) (next, erro
 
 // allowance is what the cache says that may be spent, good enough to look at offers with.
 func (v *visit) allowance(ctx context.Context) money.Dollars {
-	pool := &v1alpha1.GPUNodePool{}
-	if err := v.Client.Get(ctx, client.ObjectKey{Name: v.claim.Spec.Pool}, pool, client.UnsafeDisableDeepCopy); err == nil {
+	if pool, err := v.pool(ctx); err == nil {
 		if res, ok := reserve.Find(pool, v.claim.Name); ok {
 			return money.Min(res.DollarsPerHour, v.claim.Spec.MaxPrice)
 		}

@@ -137,8 +137,7 @@ func (v *visit) paid(ctx context.Context, in provider.Instance) bool {
 		return true
 	}
 	rate, limit := *in.Price, v.claim.Spec.MaxPrice
-	pool := &v1alpha1.GPUNodePool{}
-	if err := v.Client.Get(ctx, client.ObjectKey{Name: v.claim.Spec.Pool}, pool); err == nil {
+	if pool, err := v.pool(ctx); err == nil {
 		if res, ok := reserve.Find(pool, v.claim.Name); ok {
 			limit = res.DollarsPerHour
 		}
@@ -182,10 +181,18 @@ func (v *visit) lateSince(t time.Time) bool {
 	return v.now().Sub(t) > unreachableFor
 }
 
+// pool is the claim's pool as the cache has it, and the cache's own: to be read only. A copy is as large as the pool has
+// claims, and every look at a claim asks for some number of its pool.
+func (v *visit) pool(ctx context.Context) (*v1alpha1.GPUNodePool, error) {
+	pool := &v1alpha1.GPUNodePool{}
+	err := v.Client.Get(ctx, client.ObjectKey{Name: v.claim.Spec.Pool}, pool, client.UnsafeDisableDeepCopy)
+	return pool, err
+}
+
 func (v *visit) bootTimeout(ctx context.Context) time.Duration {
 	const byDefault = 20 * time.Minute
-	pool := &v1alpha1.GPUNodePool{}
-	if err := v.Client.Get(ctx, client.ObjectKey{Name: v.claim.Spec.Pool}, pool); err != nil {
+	pool, err := v.pool(ctx)
+	if err != nil {
 		return byDefault
 	}
 	return pool.Spec.Scaling.BootstrapTimeout.Or(byDefault)
@@ -198,8 +205,8 @@ func (v *visit) staleness(ctx context.Context) time.Duration {
 		return v.Timing.BootPoll
 	}
 	const byDefault = 15 * time.Second
-	pool := &v1alpha1.GPUNodePool{}
-	if err := v.Client.Get(ctx, client.ObjectKey{Name: v.claim.Spec.Pool}, pool); err != nil {
+	pool, err := v.pool(ctx)
+	if err != nil {
 		return byDefault
 	}
 	return pool.Spec.Scaling.InterruptionPollInterval.Or(byDefault)

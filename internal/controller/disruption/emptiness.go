@@ -96,8 +96,8 @@ func (r *Reconciler) situation(ctx context.Context, claim *v1alpha1.GPUNodeClaim
 		return in, err
 	}
 	in.Claims, in.Workloads = v.claims, v.workloads
-	pool := &v1alpha1.GPUNodePool{}
-	err = r.Client.Get(ctx, client.ObjectKey{Name: claim.Spec.Pool}, pool)
+	pool := &v1alpha1.GPUNodePool{} // the cache's own, only read: a copy is as large as the pool has claims
+	err = r.Client.Get(ctx, client.ObjectKey{Name: claim.Spec.Pool}, pool, client.UnsafeDisableDeepCopy)
 	switch {
 	case err == nil:
 		in.Pool = pool
