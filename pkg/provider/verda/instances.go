@@ -55,7 +55,8 @@ func (p *Provider) gone(w wireInstance) bool {
 	return false
 }
 
-// ListInstances reads the list, which has no pages (§4). The tag is the hostname.
+// ListInstances reads the list, which has no pages (§4). The tag is the hostname. Whoever lists what an installation rents
+// also has removed, now and then, what its ended instances left and still bills: there may never be another end.
 func (p *Provider) ListInstances(ctx context.Context, f provider.InstanceFilter) ([]provider.Instance, error) {
 	all, err := p.instances(ctx, opList)
 	if err != nil {
@@ -67,6 +68,7 @@ func (p *Provider) ListInstances(ctx context.Context, f provider.InstanceFilter)
 			out = append(out, w.instance())
 		}
 	}
+	_ = p.tidy(ctx, f.TagPrefix) // The list is whole; what could not be removed is tried again.
 	return out, nil
 }
 

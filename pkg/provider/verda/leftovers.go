@@ -93,7 +93,7 @@ func (p *Provider) remove(ctx context.Context, path string, query url.Values, bo
 func (p *Provider) tidy(ctx context.Context, tag string) error {
 	now := p.clock.Now()
 	p.mu.Lock()
-	due := strings.HasPrefix(tag, "gs-") && len(tag) > installationLength && !now.Before(p.swept.Add(tidyEvery))
+	due := strings.HasPrefix(tag, "gs-") && len(tag) >= installationLength && !now.Before(p.swept.Add(tidyEvery))
 	if due {
 		p.swept = now
 	}

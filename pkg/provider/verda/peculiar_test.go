@@ -413,3 +413,28 @@ func TestCredentialsAreBothNeeded(t *testing.T) {
 		t.Errorf("%+v: a machine that is off bills on", caps)
 	}
 }
+
+// TestAListRemovesWhatIsLeft where nothing is rented or ended any more.
+func TestAListRemovesWhatIsLeft(t *testing.T) {
+	h := open(t, sim.Options{})
+	p := h.Driver()
+	h.Fail(providertest.Create, providertest.ServerError, 1)
+	if _, err := p.CreateInstance(t.Context(), h.order(t, p, provider.OnDemand, tagged(1))); err == nil {
+		t.Fatal("no error")
+	}
+	list := func(f provider.InstanceFilter) {
+		t.Helper()
+		if all, err := p.ListInstances(t.Context(), f); err != nil || len(all) > 0 {
+			t.Fatalf("%v, %v", all, err)
+		}
+	}
+	list(provider.InstanceFilter{TagPrefix: "gs-suite001-"})
+	h.wantLeft(t, "too young", "script "+tagged(1))
+	h.Wait(2 * time.Hour)
+	list(provider.InstanceFilter{})
+	list(provider.InstanceFilter{TagPrefix: "gs-another1-"})
+	h.wantLeft(t, "listed by somebody else", "script "+tagged(1))
+	h.Wait(2 * time.Hour) // It is looked for now and then only.
+	list(provider.InstanceFilter{TagPrefix: "gs-suite001-"})
+	h.wantLeft(t, "listed")
+}
