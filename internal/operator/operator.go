@@ -260,7 +260,7 @@ func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Ide
 	}
 	recent := recentAccounts{accounts}
 	controllers := []interface{ SetupWithManager(ctrl.Manager) error }{
-		&pool.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: recent, Rests: rests, Events: recorder,
+		&pool.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: accounts, Rests: rests, Events: recorder,
 			Clock: cfg.Clock, Recheck: pool.DefaultRecheck},
 		&provisioning.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: recent, Rests: rests,
 			Events: recorder, Clock: cfg.Clock, Demand: demandOpts, Traffic: gateways, Replan: provisioning.DefaultReplan,

@@ -25,8 +25,9 @@ var (
 		v1alpha1.ConditionOffersAvailable}
 )
 
-// Claim says what is wrong with a claim, seen after before; before is nil for the first sight.
-func Claim(before, c *v1alpha1.GPUNodeClaim) []string {
+// Claim says what is wrong with a claim, seen after before; before is nil for the first sight. With missed there may have
+// been states between the two.
+func Claim(before, c *v1alpha1.GPUNodeClaim, missed bool) []string {
 	r := report{name: "claim " + c.Name}
 	r.together(c)
 	r.phase(c)
@@ -54,12 +55,12 @@ func Claim(before, c *v1alpha1.GPUNodeClaim) []string {
 	if before.Status.Failure != nil && (c.Status.Failure == nil || c.Status.Failure.Reason != before.Status.Failure.Reason) {
 		r.say("forgot its failure %s", before.Status.Failure.Reason)
 	}
-	r.since(before.Status.Conditions, c.Status.Conditions)
+	r.since(before.Status.Conditions, c.Status.Conditions, missed)
 	return r.wrong
 }
 
 // Pool is Claim for a pool.
-func Pool(before, p *v1alpha1.GPUNodePool) []string {
+func Pool(before, p *v1alpha1.GPUNodePool, missed bool) []string {
 	r := report{name: "pool " + p.Name}
 	r.conditions(p.Generation, p.Status.Conditions, poolTypes, poolReasons())
 	is := func(t string) bool { return meta.IsStatusConditionTrue(p.Status.Conditions, t) }
@@ -74,7 +75,7 @@ func Pool(before, p *v1alpha1.GPUNodePool) []string {
 		if before.Status.ObservedGeneration > p.Status.ObservedGeneration {
 			r.say("unlearned generation %d", before.Status.ObservedGeneration)
 		}
-		r.since(before.Status.Conditions, p.Status.Conditions)
+		r.since(before.Status.Conditions, p.Status.Conditions, missed)
 	}
 	return r.wrong
 }
@@ -159,8 +160,8 @@ func (r *report) conditions(generation int64, conditions []metav1.Condition, typ
 	}
 }
 
-// since compares the conditions with those before.
-func (r *report) since(before, now []metav1.Condition) {
+// since compares the conditions with those before. What turned twice between the two is as before.
+func (r *report) since(before, now []metav1.Condition, missed bool) {
 	for _, old := range before {
 		c := meta.FindStatusCondition(now, old.Type)
 		switch {
@@ -168,7 +169,7 @@ func (r *report) since(before, now []metav1.Condition) {
 			r.say("%s is gone", old.Type)
 		case c.LastTransitionTime.Before(&old.LastTransitionTime):
 			r.say("%s turned at %s, and before that at %s", c.Type, c.LastTransitionTime, old.LastTransitionTime)
-		case c.Status == old.Status && !c.LastTransitionTime.Equal(&old.LastTransitionTime):
+		case !missed && c.Status == old.Status && !c.LastTransitionTime.Equal(&old.LastTransitionTime):
 			r.say("%s is %s as before and says that it turned", c.Type, c.Status)
 		case c.ObservedGeneration < old.ObservedGeneration:
 			r.say("%s unlearned generation %d", c.Type, old.ObservedGeneration)

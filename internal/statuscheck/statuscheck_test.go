@@ -43,7 +43,7 @@ func set(c *v1alpha1.GPUNodeClaim, o metav1.Condition) {
 
 // TestEachBrokenClaimIsFound breaks a sound one in each way.
 func TestEachBrokenClaimIsFound(t *testing.T) {
-	if got := Claim(serving(), serving()); len(got) > 0 {
+	if got := Claim(serving(), serving(), false); len(got) > 0 {
 		t.Fatalf("a sound claim is blamed: %v", got)
 	}
 	type claim = *v1alpha1.GPUNodeClaim
@@ -98,7 +98,7 @@ func TestEachBrokenClaimIsFound(t *testing.T) {
 					(*f)(c)
 				}
 			}
-			if got := Claim(before, now); !slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, tc.want) }) {
+			if got := Claim(before, now, false); !slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, tc.want) }) {
 				t.Errorf("found only %q", got)
 			}
 		})
@@ -113,21 +113,21 @@ func TestABrokenPoolIsFound(t *testing.T) {
 		p.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionReady, true, v1alpha1.ReasonPoolReady)}
 		return p
 	}
-	if got := Pool(sound(), sound()); len(got) > 0 {
+	if got := Pool(sound(), sound(), false); len(got) > 0 {
 		t.Fatalf("a sound pool is blamed: %v", got)
 	}
 	bad, before := sound(), sound()
 	before.Status.ObservedGeneration = 3
 	bad.Generation = 1
 	bad.Status.Conditions = append(bad.Status.Conditions, condition(v1alpha1.ConditionCredentialsValid, false, v1alpha1.ReasonIdle))
-	got := strings.Join(Pool(before, bad), "\n")
+	got := strings.Join(Pool(before, bad, false), "\n")
 	for _, want := range []string{"Ready without CredentialsValid", `for "Idle", which is not`, "observed generation 2 of 1", "unlearned generation 3"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("not found: %s, only\n%s", want, got)
 		}
 	}
 	bad.Spec.Providers = make([]v1alpha1.ProviderSpec, 2)
-	if got := strings.Join(Pool(before, bad), "\n"); strings.Contains(got, "Ready without CredentialsValid") {
+	if got := strings.Join(Pool(before, bad, false), "\n"); strings.Contains(got, "Ready without CredentialsValid") {
 		t.Errorf("a pool with another entry is blamed: %s", got)
 	}
 }
@@ -139,22 +139,40 @@ func TestAPodThatIsToldTooMuchIsFound(t *testing.T) {
 		return p
 	}
 	w := newWatcher()
-	w.see(told("right", "m", v1alpha1.PodReasonServed, corev1.ConditionTrue))
-	w.see(serving()) // seen after the pod that it serves
+	w.see(told("right", "m", v1alpha1.PodReasonServed, corev1.ConditionTrue), false)
+	w.see(serving(), false) // seen after the pod that it serves
 	if got := w.judgement(); len(got) > 0 {
 		t.Fatalf("blamed: %v", got)
 	}
-	w.see(told("unserved", "other", v1alpha1.PodReasonServed, corev1.ConditionTrue))
-	w.see(told("torn", "m", v1alpha1.PodReasonBooting, corev1.ConditionTrue))
-	w.see(told("odd", "m", "Whatever", corev1.ConditionFalse))
+	w.see(told("unserved", "other", v1alpha1.PodReasonServed, corev1.ConditionTrue), false)
+	w.see(told("torn", "m", v1alpha1.PodReasonBooting, corev1.ConditionTrue), false)
+	w.see(told("odd", "m", "Whatever", corev1.ConditionFalse), false)
 	broken := serving()
 	broken.Status.Phase = v1alpha1.PhasePending
-	w.see(broken)
+	w.see(broken, false)
 	got := strings.Join(w.judgement(), "\n")
 	for _, want := range []string{"pod n/unserved: told that other is served", "pod n/torn: Served=True for Booting", `pod n/odd: Served=False for "Whatever"`,
 		"claim c: went back from Ready to Pending"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("not found: %s, only\n%s", want, got)
 		}
+	}
+}
+
+// TestWhatWasMissedIsNotJudged: between two states there may have been others where a watch broke.
+func TestWhatWasMissedIsNotJudged(t *testing.T) {
+	w := newWatcher()
+	w.see(serving(), false)
+	later := serving()
+	later.Status.Conditions[4].LastTransitionTime = metav1.NewTime(noon.Add(time.Second))
+	w.see(later, true)
+	if got := w.judgement(); len(got) > 0 {
+		t.Errorf("blamed for what may have been between: %v", got)
+	}
+	back := serving()
+	back.Status.Phase = v1alpha1.PhasePending
+	w.see(back, true)
+	if got := strings.Join(w.judgement(), "\n"); !strings.Contains(got, "went back from Ready to Pending") {
+		t.Errorf("nothing between can excuse it, only\n%s", got)
 	}
 }

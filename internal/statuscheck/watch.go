@@ -30,10 +30,13 @@ type Watcher struct {
 	ready map[string]bool
 	told  map[string]string
 	wrong []string
+	// missed is set when the claims' watch broke: a claim may have been Ready meanwhile.
+	missed bool
 }
 
 // Watch records until the test ends, and fails it then for everything that was wrong. It is to be called before the
-// controllers start, so that they have ended when it judges. A watch that breaks is taken up again from a list.
+// controllers start, so that they have ended when it judges. A watch that breaks is taken up again from a list, and what
+// only a state between could show is not judged.
 func Watch(t testing.TB, c client.WithWatch) *Watcher {
 	t.Helper()
 	w := newWatcher()
@@ -44,7 +47,7 @@ func Watch(t testing.TB, c client.WithWatch) *Watcher {
 		func() client.ObjectList { return &v1alpha1.GPUNodePoolList{} },
 		func() client.ObjectList { return &corev1.PodList{} },
 	} {
-		events, err := w.open(t.Context(), ctx, c, kind())
+		events, err := w.open(t.Context(), ctx, c, kind(), false)
 		if err != nil {
 			t.Error(err)
 			continue
@@ -52,7 +55,7 @@ func Watch(t testing.TB, c client.WithWatch) *Watcher {
 		running.Go(func() {
 			for w.follow(ctx, events); ctx.Err() == nil; w.follow(ctx, events) {
 				_ = wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(context.Context) (bool, error) {
-					next, err := w.open(ctx, ctx, c, kind())
+					next, err := w.open(ctx, ctx, c, kind(), true)
 					if err == nil {
 						events = next
 					}
@@ -76,8 +79,8 @@ func newWatcher() *Watcher {
 		pools: map[types.UID]*v1alpha1.GPUNodePool{}, ready: map[string]bool{}, told: map[string]string{}}
 }
 
-// open lists what there is and watches from there.
-func (w *Watcher) open(ctx, life context.Context, c client.WithWatch, list client.ObjectList) (watch.Interface, error) {
+// open lists what there is and watches from there. With again there was a watch before, which broke.
+func (w *Watcher) open(ctx, life context.Context, c client.WithWatch, list client.ObjectList, again bool) (watch.Interface, error) {
 	if err := c.List(ctx, list); err != nil {
 		return nil, err
 	}
@@ -85,8 +88,13 @@ func (w *Watcher) open(ctx, life context.Context, c client.WithWatch, list clien
 	if err != nil {
 		return nil, err
 	}
+	if _, claims := list.(*v1alpha1.GPUNodeClaimList); claims && again {
+		w.mu.Lock()
+		w.missed = true
+		w.mu.Unlock()
+	}
 	for _, o := range items {
-		w.see(o)
+		w.see(o, again)
 	}
 	return c.Watch(life, list, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: list.GetResourceVersion()}})
 }
@@ -101,27 +109,28 @@ func (w *Watcher) follow(ctx context.Context, events watch.Interface) {
 			if !ok || e.Type == watch.Error {
 				return
 			}
-			w.see(e.Object)
+			w.see(e.Object, false)
 		}
 	}
 }
 
-func (w *Watcher) see(o any) {
+// see records a state; with missed, others may have gone unseen before it.
+func (w *Watcher) see(o any, missed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch o := o.(type) {
 	case *v1alpha1.GPUNodeClaim:
-		w.claim(o)
+		w.claim(o, missed)
 	case *v1alpha1.GPUNodePool:
-		w.wrong = append(w.wrong, Pool(w.pools[o.UID], o)...)
+		w.wrong = append(w.wrong, Pool(w.pools[o.UID], o, missed)...)
 		w.pools[o.UID] = o
 	case *corev1.Pod:
 		w.pod(o)
 	}
 }
 
-func (w *Watcher) claim(c *v1alpha1.GPUNodeClaim) {
-	w.wrong = append(w.wrong, Claim(w.last[c.UID], c)...)
+func (w *Watcher) claim(c *v1alpha1.GPUNodeClaim, missed bool) {
+	w.wrong = append(w.wrong, Claim(w.last[c.UID], c, missed)...)
 	w.last[c.UID] = c
 	seen := w.phases[c.Name]
 	if p := c.Status.Phase; p != "" && (len(seen) == 0 || seen[len(seen)-1] != p) {
@@ -166,7 +175,7 @@ func (w *Watcher) judgement() []string {
 	defer w.mu.Unlock()
 	out := slices.Clone(w.wrong)
 	for pod, model := range w.told {
-		if !w.ready[model] {
+		if !w.ready[model] && !w.missed {
 			out = append(out, fmt.Sprintf("pod %s: told that %s is served, and no claim with it was ever Ready", pod, model))
 		}
 	}

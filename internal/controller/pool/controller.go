@@ -34,7 +34,8 @@ import (
 	"github.com/munhq/gpuscale/pkg/provider"
 )
 
-// Accounts gives the account that a pool entry's credentials open.
+// Accounts gives the account that a pool entry's credentials open, as its Secret is now: what is said of a key that was
+// replaced a moment ago would stand until the next Recheck.
 type Accounts interface {
 	For(ctx context.Context, ref account.Ref) (*account.Account, error)
 }
