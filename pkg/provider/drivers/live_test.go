@@ -9,11 +9,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
-
-	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/munhq/gpuscale/internal/cloudsim/clouds"
+	"github.com/munhq/gpuscale/internal/cloudsim/cloudsimtest"
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	"github.com/munhq/gpuscale/pkg/money"
 	"github.com/munhq/gpuscale/pkg/provider"
@@ -113,7 +111,7 @@ func TestALiveRunOfEverySimulatedCloud(t *testing.T) {
 	for _, cloud := range clouds.All() {
 		delete(missing, provider.Name(cloud.Provider))
 		t.Run(cloud.Provider, func(t *testing.T) {
-			clock := steppedClock{clocktesting.NewFakeClock(time.Date(2026, 11, 30, 8, 0, 0, 0, time.UTC))}
+			clock := cloudsimtest.NewClock()
 			config := cloud.Calm(1)
 			config.Clock = clock.FakeClock
 			m := market.New(config)
@@ -148,14 +146,3 @@ func TestALiveRunOfEverySimulatedCloud(t *testing.T) {
 }
 
 const simKey = "0f3c51d9b7a84e62c1d0a95b7e44f2d8"
-
-// steppedClock goes on when somebody waits for it.
-type steppedClock struct{ *clocktesting.FakeClock }
-
-// After steps.
-func (c steppedClock) After(d time.Duration) <-chan time.Time {
-	c.Step(d)
-	fired := make(chan time.Time, 1)
-	fired <- c.Now()
-	return fired
-}

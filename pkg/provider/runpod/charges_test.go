@@ -22,18 +22,18 @@ func TestChargesAreWhatTheBooksSay(t *testing.T) {
 	second := b.buy(t, b.find(t, provider.OfferQuery{}, func(o provider.Offer) bool { return o.GPUCount == 1 }))
 	h.Start(second.ID)
 	h.Wait(3 * time.Hour)
-	end := h.clock.Now()
+	end := h.Clock.Now()
 	for _, id := range []string{first.ID, second.ID} {
 		if err := h.good.DestroyInstance(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
 	}
 	h.Wait(3 * time.Hour)
-	charges, err := h.good.Charges(t.Context(), first.CreatedAt.Add(-24*time.Hour), h.clock.Now().Add(24*time.Hour))
+	charges, err := h.good.Charges(t.Context(), first.CreatedAt.Add(-24*time.Hour), h.Clock.Now().Add(24*time.Hour))
 	if err != nil || len(charges) != 2 {
 		t.Fatalf("%+v, %v", charges, err)
 	}
-	for _, in := range h.market.Books().Instances {
+	for _, in := range h.Market.Books().Instances {
 		for _, c := range charges {
 			if c.InstanceID != in.ID {
 				continue

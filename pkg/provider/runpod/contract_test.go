@@ -12,12 +12,10 @@ import (
 	"testing"
 	"time"
 
-	clocktesting "k8s.io/utils/clock/testing"
-
+	"github.com/munhq/gpuscale/internal/cloudsim/cloudsimtest"
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	sim "github.com/munhq/gpuscale/internal/cloudsim/runpod"
 	"github.com/munhq/gpuscale/pkg/gpu"
-	"github.com/munhq/gpuscale/pkg/money"
 	"github.com/munhq/gpuscale/pkg/provider"
 	"github.com/munhq/gpuscale/pkg/provider/providertest"
 	"github.com/munhq/gpuscale/pkg/provider/runpod"
@@ -45,12 +43,9 @@ const (
 )
 
 type harness struct {
-	*providertest.Faults
-	t         providertest.T
+	*cloudsimtest.Harness
 	options   sim.Options
-	market    *market.Market
 	server    *sim.Server
-	clock     steppedClock
 	good, bad *runpod.Provider
 	// impatient waits a moment for an answer, hastyDriver for its turn not at all.
 	impatient, hastyDriver *runpod.Provider
@@ -83,29 +78,21 @@ func (h *harness) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // newHarness puts the driver in front of the simulated RunPod, over real connections and in stepped time. wrap, if given,
 // goes around the driver's transport.
 func newHarness(t providertest.T, c providertest.Case, o sim.Options, wrap func(http.RoundTripper) http.RoundTripper) *harness {
-	clock := steppedClock{clocktesting.NewFakeClock(time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC))}
-	h := &harness{t: t, clock: clock, options: o}
 	cfg := sim.Config(7)
-	cfg.Clock, cfg.Offers, cfg.DestroyLag = clock.FakeClock, nil, 0
+	cfg.Offers, cfg.DestroyLag = nil, 0
 	cfg.Faults, cfg.Limits, cfg.Broken = market.FaultRates{}, market.Limits{}, 0
 	cfg.Boot = market.Boot{Accept: time.Second, Create: time.Second, Load: 30 * time.Second}
 	cfg.ListLag = (&runpod.Provider{}).Capabilities().ListLag
-	h.market = market.New(cfg)
+	h := &harness{Harness: cloudsimtest.NewHarness(t, cfg), options: o}
 	o.Keys = []string{goodKey}
 	if c.Concurrent {
 		o.LimitScale = -1
 	}
-	h.server = sim.New(h.market, o)
+	h.server = sim.New(h.Market, o)
+	h.Account = h.server.Account()
 	h.Faults = providertest.NewFaults(h.server, opOf, vendorAnswers())
-	srv := httptest.NewServer(h)
-	t.Cleanup(h.market.Close)
-	t.Cleanup(srv.Close)
-	t.Cleanup(srv.CloseClientConnections)
-	transport := srv.Client().Transport
-	if wrap != nil {
-		transport = wrap(transport)
-	}
-	config := runpod.Config{APIKey: goodKey, BaseURL: srv.URL, Transport: transport, Clock: h.clock, RetryMin: time.Millisecond}
+	url, transport := h.Serve(h, wrap)
+	config := runpod.Config{APIKey: goodKey, BaseURL: url, Transport: transport, Clock: h.Clock, RetryMin: time.Millisecond}
 	h.good = h.driver(config)
 	config.Timeout = 300 * time.Millisecond
 	h.impatient = h.driver(config)
@@ -119,19 +106,9 @@ func newHarness(t providertest.T, c providertest.Case, o sim.Options, wrap func(
 func (h *harness) driver(c runpod.Config) *runpod.Provider {
 	p, err := runpod.New(c)
 	if err != nil {
-		h.t.Fatalf("driver: %v", err)
+		h.T.Fatalf("driver: %v", err)
 	}
 	return p
-}
-
-// steppedClock goes on when somebody waits for it.
-type steppedClock struct{ *clocktesting.FakeClock }
-
-func (c steppedClock) After(d time.Duration) <-chan time.Time {
-	c.Step(d)
-	fired := make(chan time.Time, 1)
-	fired <- c.Now()
-	return fired
 }
 
 func opOf(r *http.Request) providertest.Op {
@@ -199,7 +176,6 @@ func (h *harness) BadKeyDriver() provider.Provider    { return h.bad }
 func (h *harness) ImpatientDriver() provider.Provider { return h.impatient }
 func (h *harness) Secrets() []string                  { return []string{goodKey, badKey} }
 func (h *harness) UnusedID() string                   { return "k3x9abk3x9" }
-func (h *harness) Wait(d time.Duration)               { h.clock.Step(d) }
 
 // AddOffers adds a data centre each, with one host of one GPU, and of another type as long as there are: types have one
 // price each. The price is no round number of micro-dollars, alone or with a disk.
@@ -210,7 +186,7 @@ func (h *harness) AddOffers(n int) {
 		h.places++
 		spec, _ := gpu.SpecOf(types[which])
 		id := gpu.SpellingsFor("runpod", string(types[which]))[0]
-		h.market.AddOffer(market.Offer{
+		h.Market.AddOffer(market.Offer{
 			ID: h.offer(h.place()), Machine: h.place(), Host: h.place(), GPU: id, DriverGPU: id, GPUs: 1, MachineGPUs: max(1, h.stock),
 			GPUMemoryMB: spec.VRAMGB * 1024, ComputeCap: 890, MemoryBW: 900,
 			Driver: "570.86.15", CUDA: 12.8, CPUArch: "amd64", Cores: 64, EffectiveCores: 16, RAMMB: 257_000, DiskGB: 500,
@@ -236,47 +212,14 @@ func (h *harness) offer(place string) string { return "in-" + place }
 // marketOffer is the market's name for an offer of the driver's, which names the data centre second.
 func (h *harness) marketOffer(id string) string { return h.offer(strings.Split(id, "/")[1]) }
 
-func (h *harness) TakeOffer(id string) { h.take(h.marketOffer(id)) }
-
-// take rents an offer of the market to somebody else.
-func (h *harness) take(id string) {
-	_, err := h.market.Rent(market.RentRequest{Account: "somebody-else", OfferID: id, DiskGB: 10, Image: "x:y"})
-	h.must("take offer", id, err)
-}
+func (h *harness) TakeOffer(id string) { h.Take(h.marketOffer(id), false) }
 
 func (h *harness) Start(id string) {
 	h.server.SayRunning(id, false)
-	h.must("show the ports of", id, h.market.HoldPorts(id, false))
-	for range 120 {
-		h.clock.Step(time.Second)
-		in, err := h.market.Get(h.server.Account(), id)
-		if err == nil && in.State == market.Running && in.HostPort > 0 && h.clock.Now().Sub(in.StartedAt) > 10*time.Second {
-			return
-		}
-	}
-	h.t.Fatalf("instance %s does not start", id)
+	h.Must("show the ports of", id, h.Market.HoldPorts(id, false))
+	h.Must("start", id, h.Runs(id, func(in market.Instance) bool {
+		return in.HostPort > 0 && h.Clock.Now().Sub(in.StartedAt) > 10*time.Second
+	}))
 }
 
-func (h *harness) must(what, id string, err error) {
-	if err != nil {
-		h.t.Fatalf("%s %s: %v", what, id, err)
-	}
-}
-
-func (h *harness) Reclaim(id string)         { h.must("reclaim", id, h.market.Reclaim(id)) }
-func (h *harness) Stop(id string)            { h.must("stop", id, h.market.Stop(h.server.Account(), id)) }
-func (h *harness) Exit(id string)            { h.must("kill", id, h.market.Kill(id)) }
-func (h *harness) SayUnknownState(id string) { h.must("set", id, h.market.SetState(id, "HIBERNATING")) }
-
-func (h *harness) Books() []providertest.Record {
-	var out []providertest.Record
-	for _, in := range h.market.Books().Instances {
-		if in.Account == h.server.Account() {
-			out = append(out, providertest.Record{
-				ID: in.ID, Tag: in.Label, Spot: in.Spot, Live: in.State != market.Gone, Port: in.HostPort,
-				PerHour: money.FromMicros((int64(in.GPURate) + int64(in.StorageRate) + 999) / 1000),
-			})
-		}
-	}
-	return out
-}
+func (h *harness) SayUnknownState(id string) { h.Must("set", id, h.Market.SetState(id, "HIBERNATING")) }

@@ -68,7 +68,7 @@ func (h *harness) host(name, cloud, place string, cuda float64, ramGB int) {
 		each = 0.22
 	}
 	for _, n := range []int{1, 2, 4} {
-		h.market.AddOffer(market.Offer{
+		h.Market.AddOffer(market.Offer{
 			ID: fmt.Sprint(name, n), Machine: name, Host: name, GPU: "NVIDIA L4", DriverGPU: "NVIDIA L4", GPUs: n, MachineGPUs: 4,
 			GPUMemoryMB: 23034, ComputeCap: 890, CUDA: cuda, CPUArch: "amd64", Cores: 64, EffectiveCores: 8, RAMMB: ramGB * 1000 * n,
 			DiskGB: 500, Region: place, Ports: 10, OnDemand: market.USD(each) * market.Nano(n), StorageMonth: market.USD(0.10),
@@ -110,7 +110,7 @@ func (h brokenHarness) buy(t providertest.T, o provider.Offer) market.Instance {
 		t.Fatalf("create on %s: %v", o.ID, err)
 	}
 	h.Wait(h.Driver().Capabilities().ListLag)
-	for _, in := range h.market.Books().Instances {
+	for _, in := range h.Market.Books().Instances {
 		if in.ID == inst.ID {
 			return in
 		}
@@ -146,12 +146,12 @@ func buyingGotchas() []gotcha {
 				if in.Offer.GPUs != 4 || o.Price.Micros() < billed || o.Price.Micros() > billed+2 {
 					t.Errorf("%s: offered at $%s, %d GPUs are billed at %d µ$/h", cloud, o.Price, in.Offer.GPUs, billed)
 				}
-				h.must("end", in.ID, h.market.Destroy(h.server.Account(), in.ID, "tenant"))
+				h.Must("end", in.ID, h.Market.Destroy(h.server.Account(), in.ID, "tenant"))
 			}
 		}, falls: []fault{at("takes it for all", providertest.OffersTwisted(func(_ provider.OfferQuery, o *provider.Offer) { o.Price = o.Price.MulFrac(1, int64(o.GPUCount)) }))}},
 		{name: "what is free is another answer for each number and cloud", check: func(t providertest.T, h brokenHarness) {
 			h.supply()
-			h.take("far1")
+			h.Take("far1", false)
 			offers, err := h.Driver().SearchOffers(t.Context(), provider.OfferQuery{CapacityType: provider.OnDemand, DiskGB: 100})
 			if err != nil {
 				t.Fatalf("search: %v", err)
@@ -348,13 +348,13 @@ func readingGotchas() []gotcha {
 		{name: "a stopped pod shows a cost of 0 and its disk is billed", check: func(t providertest.T, h brokenHarness) {
 			id := running(t, h)
 			h.Stop(id)
-			if in := get(t, h, id); in.Price != nil || h.market.Books().Now.PerHour == 0 {
-				t.Errorf("a rate of $%s, %s is billed", in.Price, h.market.Books().Now.PerHour)
+			if in := get(t, h, id); in.Price != nil || h.Market.Books().Now.PerHour == 0 {
+				t.Errorf("a rate of $%s, %s is billed", in.Price, h.Market.Books().Now.PerHour)
 			}
 		}, falls: []fault{onWire("takes 0 for a rate", reads(`"cost":0,`, `"cost":0.0000001,`))}},
 		{name: "a cost may lack the disk", options: sim.Options{CostWithoutDisk: true}, check: func(t providertest.T, h brokenHarness) {
 			id := running(t, h)
-			billed := (int64(h.market.Books().Now.PerHour) + 999) / 1000
+			billed := (int64(h.Market.Books().Now.PerHour) + 999) / 1000
 			all, err := h.Driver().ListInstances(t.Context(), provider.InstanceFilter{})
 			if err != nil || len(all) != 1 {
 				t.Fatalf("list: %v, %v", all, err)
@@ -393,13 +393,13 @@ func readingGotchas() []gotcha {
 			check: func(t providertest.T, h brokenHarness) {
 				h.supply()
 				for _, host := range []string{"old", "new", "far", "host"} {
-					h.market.Break(host, market.StuckLoading)
+					h.Market.Break(host, market.StuckLoading)
 				}
 				in := h.buy(t, h.find(t, provider.OfferQuery{}, anyOffer))
 				if err := h.Driver().DestroyInstance(t.Context(), in.ID); provider.KindOf(err) != provider.Unavailable {
 					t.Errorf("%v; want Unavailable, which is tried again", err)
 				}
-				if live := h.market.Books().Live(); len(live) != 1 {
+				if live := h.Market.Books().Live(); len(live) != 1 {
 					t.Errorf("%d live", len(live))
 				}
 			}, falls: []fault{at("takes it for gone", providertest.KindTwisted(provider.Unavailable, provider.NotFound, "destroy"))}},

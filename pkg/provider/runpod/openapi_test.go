@@ -44,7 +44,7 @@ func TestRequestsAreAsTheVendorDescribesThem(t *testing.T) {
 		}
 	}
 	h := newHarness(t, providertest.Case{}, sim.Options{}, spec.Transport)
-	if _, err := h.good.Charges(t.Context(), h.clock.Now().Add(-time.Hour), h.clock.Now()); err != nil {
+	if _, err := h.good.Charges(t.Context(), h.Clock.Now().Add(-time.Hour), h.Clock.Now()); err != nil {
 		t.Error(err)
 	}
 	for _, f := range spec.Findings() {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/munhq/gpuscale/internal/cloudsim/cloudsimtest"
 	"github.com/munhq/gpuscale/pkg/provider/providertest"
 )
 
@@ -11,9 +12,7 @@ import (
 func (h *harness) Show(q providertest.Quirk, on string) error {
 	switch q {
 	case providertest.ListedGone:
-		if !h.market.SellOut(h.marketOffer(on)) {
-			return fmt.Errorf("no offer %s", on)
-		}
+		return cloudsimtest.Existing(h.Market.SellOut(h.marketOffer(on)), "offer", on)
 	case providertest.LowBid:
 		return providertest.Cannot("the API has no bids (§0)")
 	case providertest.BadKeyAsNotFound:
@@ -21,29 +20,29 @@ func (h *harness) Show(q providertest.Quirk, on string) error {
 	case providertest.Fails200:
 		h.Fail(providertest.Op(on), providertest.FailureIn200, 1)
 	case providertest.DestroyIgnored:
-		h.market.DestroyIgnored(1)
+		h.Market.DestroyIgnored(1)
 	case providertest.DestroyLate:
-		h.market.SetDestroyLag(providertest.DestroyTakes)
+		h.Market.SetDestroyLag(providertest.DestroyTakes)
 	case providertest.DestroyRefused:
-		h.market.DestroyRefused(1)
+		h.Market.DestroyRefused(1)
 	case providertest.LatePorts:
-		return h.market.HoldPorts(on, true)
+		return h.Market.HoldPorts(on, true)
 	case providertest.NoRuntime:
 		h.server.SayRunning(on, true)
 	case providertest.Unreachable:
 		return providertest.Cannot("the API has no word for a host that is away; the pod stays RUNNING or ends (§4, §6)")
 	case providertest.DeletedElsewhere:
-		return h.market.Destroy(h.server.Account(), on, "tenant")
+		return h.Market.Destroy(h.server.Account(), on, "tenant")
 	case providertest.PriceText, providertest.PriceNull, providertest.PriceZero:
 		h.Rewrite(providertest.Search, each("gpus", func(row map[string]any) {
 			if price, ok := row["price"].(map[string]any); ok && strings.HasSuffix(on, fmt.Sprint("/", row["id"])) {
-				price["secure"] = odd(q, price["secure"])
+				price["secure"] = cloudsimtest.Odd(q, price["secure"])
 			}
 		}))
 	case providertest.RateText, providertest.RateNull, providertest.RateZero:
 		change := func(pod map[string]any) {
 			if pod["id"] == on {
-				pod["cost"] = odd(q, pod["cost"])
+				pod["cost"] = cloudsimtest.Odd(q, pod["cost"])
 			}
 		}
 		h.Rewrite(providertest.List, each("pods", change))
@@ -76,17 +75,6 @@ func (h *harness) showPages(q providertest.Quirk) error {
 		pages["hasNextPage"], pages["nextCursor"] = true, first
 	}))
 	return nil
-}
-
-// odd is a price in the form that a quirk is about.
-func odd(q providertest.Quirk, price any) any {
-	switch q {
-	case providertest.PriceText, providertest.RateText:
-		return fmt.Sprint(price)
-	case providertest.PriceNull, providertest.RateNull:
-		return nil
-	}
-	return 0
 }
 
 // whole changes a document, each every row of one of its lists.

@@ -13,12 +13,10 @@ import (
 	"testing"
 	"time"
 
-	clocktesting "k8s.io/utils/clock/testing"
-
 	"github.com/munhq/gpuscale/internal/cloudsim/body"
+	"github.com/munhq/gpuscale/internal/cloudsim/cloudsimtest"
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	sim "github.com/munhq/gpuscale/internal/cloudsim/tensordock"
-	"github.com/munhq/gpuscale/pkg/money"
 	"github.com/munhq/gpuscale/pkg/provider"
 	"github.com/munhq/gpuscale/pkg/provider/providertest"
 	"github.com/munhq/gpuscale/pkg/provider/tensordock"
@@ -50,11 +48,8 @@ const (
 )
 
 type harness struct {
-	*providertest.Faults
-	t         providertest.T
-	market    *market.Market
+	*cloudsimtest.Harness
 	server    *sim.Server
-	clock     steppedClock
 	good, bad *tensordock.Provider
 	impatient *tensordock.Provider
 	machines  int
@@ -66,10 +61,9 @@ type harness struct {
 // newHarness puts the driver in front of the simulated TensorDock, over real connections and in stepped time.
 // wrap, if given, goes around the driver's transport.
 func newHarness(t providertest.T, c providertest.Case, o sim.Options, wrap func(http.RoundTripper) http.RoundTripper) *harness {
-	clock := steppedClock{clocktesting.NewFakeClock(time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC))}
-	h := &harness{t: t, clock: clock, booted: map[string]string{}}
-	h.market = market.New(market.Config{
-		Seed: 7, Provider: "tensordock", Clock: clock.FakeClock, InstanceID: sim.InstanceID, StableOfferIDs: true,
+	h := &harness{booted: map[string]string{}}
+	h.Harness = cloudsimtest.NewHarness(t, market.Config{
+		Seed: 7, Provider: "tensordock", InstanceID: sim.InstanceID, StableOfferIDs: true,
 		Boot:    market.Boot{Accept: time.Second, Create: time.Second, Load: 100 * time.Second},
 		ListLag: (&tensordock.Provider{}).Capabilities().ListLag, Body: body.FactoryFunc(h.boot),
 	})
@@ -77,23 +71,17 @@ func newHarness(t providertest.T, c providertest.Case, o sim.Options, wrap func(
 	if c.Concurrent {
 		o.LimitScale = -1
 	}
-	h.server = sim.New(h.market, o)
+	h.server = sim.New(h.Market, o)
+	h.Account = h.server.Account()
 	h.Faults = providertest.NewFaults(h.server, func(r *http.Request) providertest.Op {
 		if o.NoHostnodes && strings.HasSuffix(r.URL.Path, "/hostnodes") {
 			return "" // what is not there goes wrong in one way only
 		}
 		return opOf(r)
 	}, vendorAnswers())
-	srv := httptest.NewServer(h.Faults)
-	t.Cleanup(h.market.Close)
-	t.Cleanup(srv.Close)
-	t.Cleanup(srv.CloseClientConnections)
-	transport := srv.Client().Transport
-	if wrap != nil {
-		transport = wrap(transport)
-	}
-	h.good, h.bad = h.driver(srv.URL, goodKey, transport, 0), h.driver(srv.URL, badKey, transport, 0)
-	h.impatient = h.driver(srv.URL, goodKey, transport, 250*time.Millisecond)
+	url, transport := h.Serve(h.Faults, wrap)
+	h.good, h.bad = h.driver(url, goodKey, transport, 0), h.driver(url, badKey, transport, 0)
+	h.impatient = h.driver(url, goodKey, transport, 250*time.Millisecond)
 	return h
 }
 
@@ -113,22 +101,12 @@ func (h *harness) script(id string) string {
 
 func (h *harness) driver(url, key string, transport http.RoundTripper, timeout time.Duration) *tensordock.Provider {
 	p, err := tensordock.New(tensordock.Config{
-		Token: key, BaseURL: url, Transport: transport, Clock: h.clock, RetryMin: time.Millisecond, Timeout: timeout,
+		Token: key, BaseURL: url, Transport: transport, Clock: h.Clock, RetryMin: time.Millisecond, Timeout: timeout,
 	})
 	if err != nil {
-		h.t.Fatalf("driver: %v", err)
+		h.T.Fatalf("driver: %v", err)
 	}
 	return p
-}
-
-// steppedClock goes on when somebody waits for it.
-type steppedClock struct{ *clocktesting.FakeClock }
-
-func (c steppedClock) After(d time.Duration) <-chan time.Time {
-	c.Step(d)
-	fired := make(chan time.Time, 1)
-	fired <- c.Now()
-	return fired
 }
 
 func opOf(r *http.Request) providertest.Op {
@@ -162,20 +140,17 @@ func (h *harness) Hang(op providertest.Op) <-chan struct{} { return h.Faults.Han
 // vendorAnswers are the vendor's words for what goes wrong (provider reference §3, §7).
 func vendorAnswers() map[providertest.Fault]providertest.Answer {
 	type perform = func() *httptest.ResponseRecorder
-	say := func(status int, body string) providertest.Answer {
-		return func(w http.ResponseWriter, _ *http.Request, _ perform) { write(w, status, body) }
-	}
 	answers := map[providertest.Fault]providertest.Answer{
-		providertest.RateLimited:  say(http.StatusTooManyRequests, `{"error":"Too many requests","status":429}`),
-		providertest.NoBalance:    say(http.StatusOK, `{"error":"You need at least $1.00 in your account to deploy this virtual machine","status":400}`),
-		providertest.FailureIn200: say(http.StatusOK, `{"error":"Something went wrong","status":500}`),
+		providertest.RateLimited:  cloudsimtest.Say(http.StatusTooManyRequests, `{"error":"Too many requests","status":429}`),
+		providertest.NoBalance:    cloudsimtest.Say(http.StatusOK, `{"error":"You need at least $1.00 in your account to deploy this virtual machine","status":400}`),
+		providertest.FailureIn200: cloudsimtest.Say(http.StatusOK, `{"error":"Something went wrong","status":500}`),
 		providertest.EchoKey: func(w http.ResponseWriter, r *http.Request, _ perform) {
-			write(w, http.StatusBadRequest, fmt.Sprintf(`{"error":"cannot take %s","status":400}`, r.Header.Get("Authorization")))
+			cloudsimtest.Write(w, http.StatusBadRequest, fmt.Sprintf(`{"error":"cannot take %s","status":400}`, r.Header.Get("Authorization")))
 		},
 		providertest.FailedWithInstance: func(w http.ResponseWriter, _ *http.Request, perform perform) {
 			var made struct{ Data struct{ ID string } }
 			_ = json.Unmarshal(perform().Body.Bytes(), &made) // without an id the case fails, as it should
-			write(w, http.StatusOK, fmt.Sprintf(
+			cloudsimtest.Write(w, http.StatusOK, fmt.Sprintf(
 				`{"error":"Failed to start the virtual machine","status":500,"data":{"id":%q}}`, made.Data.ID))
 		},
 	}
@@ -183,25 +158,18 @@ func vendorAnswers() map[providertest.Fault]providertest.Answer {
 	return answers
 }
 
-func write(w http.ResponseWriter, status int, body string) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write([]byte(body)) // a client that has left is its own affair
-}
-
 func (h *harness) Driver() provider.Provider          { return h.good }
 func (h *harness) BadKeyDriver() provider.Provider    { return h.bad }
 func (h *harness) ImpatientDriver() provider.Provider { return h.impatient }
 func (h *harness) Secrets() []string                  { return []string{goodKey, badKey} }
 func (h *harness) UnusedID() string                   { return sim.InstanceID(999_999) }
-func (h *harness) Wait(d time.Duration)               { h.clock.Step(d) }
 
 // AddOffers adds hosts, every other one without an address to give away, each with memory for one offer.
 func (h *harness) AddOffers(n int) {
 	for range n {
 		h.machines++
 		i := int64(h.machines)
-		h.market.AddOffer(market.Offer{
+		h.Market.AddOffer(market.Offer{
 			Machine: fmt.Sprint(4000 + i), Host: fmt.Sprint(90 + i%5), GPU: "RTX 4090", DriverGPU: "NVIDIA GeForce RTX 4090",
 			GPUs: 1, MachineGPUs: 1, GPUMemoryMB: 24564, ComputeCap: 890, Driver: "570.86.15", CUDA: 12.8,
 			CPUArch: "amd64", Cores: 64, EffectiveCores: 16, RAMMB: 40_000, DiskGB: 500, Region: fmt.Sprintf("City %d, NO", i), Ports: 12,
@@ -215,61 +183,36 @@ func (h *harness) AddOffers(n int) {
 
 // marketOffer is what an offer of the driver is in the market.
 func (h *harness) marketOffer(id string) market.Offer {
-	for _, o := range h.market.Offers() {
+	for _, o := range h.Market.Offers() {
 		if strings.Contains(id, "/"+sim.NodeID(o.Machine)+"/") || strings.Contains(id, "/"+sim.LocationID(o.Region)+"/") {
 			return o
 		}
 	}
-	h.t.Fatalf("the market has no offer %s", id)
+	h.T.Fatalf("the market has no offer %s", id)
 	return market.Offer{}
 }
 
 func (h *harness) TakeOffer(id string) {
-	o := h.marketOffer(id)
-	_, err := h.market.Rent(market.RentRequest{Account: "somebody-else", OfferID: o.ID, DiskGB: 100, Image: "x:y"})
-	h.must("take", id, err)
+	h.Take(h.marketOffer(id).ID, false)
 }
 
 func (h *harness) Start(id string) {
-	h.must("publish the ports of", id, h.market.HoldPorts(id, false))
-	h.must("start", id, h.run(id))
-	h.clock.Step(20 * time.Second) // forwards come later
+	h.Must("publish the ports of", id, h.Market.HoldPorts(id, false))
+	h.Must("start", id, h.Runs(id, nil))
+	h.Clock.Step(20 * time.Second) // forwards come later
 }
 
-// run lets an instance come up.
-func (h *harness) run(id string) error {
-	for range 240 {
-		if in, err := h.market.Get(h.server.Account(), id); err == nil && in.State == market.Running {
-			return nil
-		}
-		h.clock.Step(time.Second)
-	}
-	return fmt.Errorf("instance %s does not start", id)
-}
-
-func (h *harness) must(what, id string, err error) {
-	if err != nil {
-		h.t.Fatalf("%s %s: %v", what, id, err)
-	}
-}
-
-func (h *harness) Reclaim(id string)         { h.must("reclaim", id, h.market.Reclaim(id)) }
-func (h *harness) Stop(id string)            { h.must("stop", id, h.server.StopInstance(id)) }
-func (h *harness) Exit(id string)            { h.must("kill", id, h.market.Kill(id)) }
-func (h *harness) SayUnknownState(id string) { h.must("set", id, h.market.SetState(id, "hibernating")) }
+func (h *harness) Stop(id string)            { h.Must("stop", id, h.server.StopInstance(id)) }
+func (h *harness) SayUnknownState(id string) { h.Must("set", id, h.Market.SetState(id, "hibernating")) }
 
 // portInName is what the driver adds to the tag of a VM with an address of its own.
 var portInName = regexp.MustCompile(`-p9443$`)
 
+// Books leaves out the port, which a VM has as a forward or as its own.
 func (h *harness) Books() []providertest.Record {
-	var out []providertest.Record
-	for _, in := range h.market.Books().Instances {
-		if in.Account == h.server.Account() {
-			out = append(out, providertest.Record{
-				ID: in.ID, Tag: portInName.ReplaceAllString(in.Label, ""), Spot: in.Spot, Live: in.State != market.Gone,
-				PerHour: money.FromMicros((int64(in.GPURate) + int64(in.StorageRate) + 999) / 1000),
-			})
-		}
+	records := h.Harness.Books()
+	for i, r := range records {
+		records[i].Tag, records[i].Port = portInName.ReplaceAllString(r.Tag, ""), 0
 	}
-	return out
+	return records
 }

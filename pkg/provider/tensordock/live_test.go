@@ -17,17 +17,17 @@ func TestALiveRun(t *testing.T) {
 			h := newHarness(t, providertest.Case{}, options, nil)
 			h.AddOffers(3)
 			for _, complaint := range providertest.Attempt(t.Context(), func(lt providertest.T) {
-				providertest.RunLive(lt, providertest.Live{Driver: h.good, BadKey: h.bad, Budget: money.AmountFromMicros(100_000), Clock: h.clock})
+				providertest.RunLive(lt, providertest.Live{Driver: h.good, BadKey: h.bad, Budget: money.AmountFromMicros(100_000), Clock: h.Clock})
 			}) {
 				t.Error(complaint)
 			}
 			rented := 0
-			for _, in := range h.market.Books().Instances {
+			for _, in := range h.Market.Books().Instances {
 				if strings.HasPrefix(in.Label, providertest.LiveTagPrefix) {
 					rented++
 				}
 			}
-			if b := h.market.Books(); rented != 1 || b.Now.Live != 0 || b.Spent > market.Nano1/10 {
+			if b := h.Market.Books(); rented != 1 || b.Now.Live != 0 || b.Spent > market.Nano1/10 {
 				t.Errorf("%d rented, %d left, $%s spent", rented, b.Now.Live, b.Spent)
 			}
 		})

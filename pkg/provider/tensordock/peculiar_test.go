@@ -157,7 +157,7 @@ func ownAddress(t providertest.T, h *harness, d provider.Provider) {
 func forwardElsewhere(t providertest.T, h *harness, d provider.Provider) {
 	h.AddOffers(1)
 	inst, _ := h.rent(t, d, 1, anyOffer)
-	in, err := h.market.Get(h.server.Account(), inst.ID)
+	in, err := h.Market.Get(h.server.Account(), inst.ID)
 	if got := seen(t, d, inst.ID); err != nil || got.Port != in.HostPort {
 		t.Errorf("reached at port %d; the host forwards %d, %v", got.Port, in.HostPort, err)
 	}
@@ -176,7 +176,7 @@ func forwardIgnored(t providertest.T, h *harness, d provider.Provider) {
 func portTaken(t providertest.T, h *harness, d provider.Provider) {
 	o := market.Offer{Machine: "1", Host: "1", GPU: "RTX 4090", GPUs: 1, MachineGPUs: 2, GPUMemoryMB: 24564, CPUArch: "amd64", Cores: 64,
 		EffectiveCores: 32, RAMMB: 500_000, DiskGB: 900, Region: "Oslo, NO", Ports: 12, StorageMonth: 1, OnDemand: market.Nano1 / 4, Reliability: 0.99}
-	h.market.AddOffer(o)
+	h.Market.AddOffer(o)
 	first, second := h.order(t, d, 1, anyOffer), h.order(t, d, 2, anyOffer)
 	other := h.order(t, d, 3, func(o provider.Offer) bool { return o.ID != first.Offer.ID })
 	if _, err := d.CreateInstance(t.Context(), first); err != nil {
@@ -218,7 +218,7 @@ func priceOfTheShape(t providertest.T, h *harness, d provider.Provider) {
 		RAMMB: 500_000, DiskGB: 900, Region: "Oslo, NO", Ports: 12, StorageMonth: 720 * 51_234, Reliability: 0.99}
 	for _, n := range []int{1, 2} {
 		o.GPUs, o.EffectiveCores, o.OnDemand = n, float64(32*n), market.Nano(n)*401_234_567
-		h.market.AddOffer(o)
+		h.Market.AddOffer(o)
 	}
 	want := map[string]bool{"1/32": true, "1/64": true, "1/128": true, "2/48": true, "2/64": true, "2/128": true, "2/256": true}
 	offers, err := d.SearchOffers(t.Context(), provider.OfferQuery{CapacityType: provider.OnDemand, DiskGB: 120})
@@ -240,7 +240,7 @@ func priceOfTheShape(t providertest.T, h *harness, d provider.Provider) {
 		t.Errorf("not offered: %v", want)
 	}
 	inst, r := h.rent(t, d, 1, func(o provider.Offer) bool { return o.GPUCount == 1 && *o.RAMGB >= 64 })
-	in, err := h.market.Get(h.server.Account(), inst.ID)
+	in, err := h.Market.Get(h.server.Account(), inst.ID)
 	if err != nil || in.Extra["ram"] != strconv.Itoa(*r.Offer.RAMGB) || in.Extra["vcpus"] != "4" || in.Offer.GPUs != 1 || in.DiskGB != 100 {
 		t.Errorf("rented %d GPUs, %v and %g GB, %v; offered %d GB of RAM", in.Offer.GPUs, in.Extra, in.DiskGB, err, *r.Offer.RAMGB)
 	}
@@ -275,23 +275,23 @@ func gpuTaken(t providertest.T, h *harness, d provider.Provider) {
 func stoppedIsBilled(t providertest.T, h *harness, d provider.Provider) {
 	h.AddOffers(1)
 	inst, _ := h.rent(t, d, 1, anyOffer)
-	running := h.market.Books().Now.PerHour
+	running := h.Market.Books().Now.PerHour
 	h.Stop(inst.ID)
 	if got := seen(t, d, inst.ID); got.State != provider.StateStopped || got.Interrupted || got.Address != "" {
 		t.Errorf("%+v; want stopped and nothing else", got)
 	}
-	if now := h.market.Books().Now.PerHour; now != running {
+	if now := h.Market.Books().Now.PerHour; now != running {
 		t.Errorf("the façade bills $%s/h; it was $%s/h", now, running)
 	}
-	if err := d.DestroyInstance(t.Context(), inst.ID); err != nil || h.market.Books().Now.PerHour != 0 {
-		t.Errorf("destroy: %v; $%s/h are billed", err, h.market.Books().Now.PerHour)
+	if err := d.DestroyInstance(t.Context(), inst.ID); err != nil || h.Market.Books().Now.PerHour != 0 {
+		t.Errorf("destroy: %v; $%s/h are billed", err, h.Market.Books().Now.PerHour)
 	}
 }
 
 func deletionOnItsWay(t providertest.T, h *harness, d provider.Provider) {
 	h.AddOffers(1)
 	inst, _ := h.rent(t, d, 1, anyOffer)
-	h.market.SetDestroyLag(time.Minute)
+	h.Market.SetDestroyLag(time.Minute)
 	if err := d.DestroyInstance(t.Context(), inst.ID); err != nil {
 		t.Fatalf("destroy: %v", err)
 	}

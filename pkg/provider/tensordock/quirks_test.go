@@ -1,10 +1,10 @@
 package tensordock_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 
+	"github.com/munhq/gpuscale/internal/cloudsim/cloudsimtest"
 	sim "github.com/munhq/gpuscale/internal/cloudsim/tensordock"
 	"github.com/munhq/gpuscale/pkg/provider/providertest"
 )
@@ -14,17 +14,15 @@ import (
 func (h *harness) Show(q providertest.Quirk, on string) error {
 	switch q {
 	case providertest.ListedGone: // §2, §11.11
-		if !h.market.SellOut(h.marketOffer(on).ID) {
-			return fmt.Errorf("no offer %s", on)
-		}
+		return cloudsimtest.Existing(h.Market.SellOut(h.marketOffer(on).ID), "offer", on)
 	case providertest.Fails200: // §3
 		h.Fail(providertest.Op(on), providertest.FailureIn200, 1)
 	case providertest.DestroyIgnored: // §11.1
-		h.market.DestroyIgnored(1)
+		h.Market.DestroyIgnored(1)
 	case providertest.DestroyLate: // §5
-		h.market.SetDestroyLag(providertest.DestroyTakes)
+		h.Market.SetDestroyLag(providertest.DestroyTakes)
 	case providertest.DestroyRefused:
-		h.market.DestroyRefused(1)
+		h.Market.DestroyRefused(1)
 	case providertest.LatePorts: // §9
 		return h.runWithoutPorts(on)
 	case providertest.NoRuntime: // §4: powered, and no more
@@ -39,11 +37,11 @@ func (h *harness) Show(q providertest.Quirk, on string) error {
 			h.Rewrite(providertest.Search, inObject(id, func(row map[string]any) { oddPrices(q, row) }))
 		}
 	case providertest.RateText, providertest.RateNull, providertest.RateZero:
-		h.rewriteInstance(on, func(row map[string]any) { odd(q, row, "rateHourly") })
+		h.rewriteInstance(on, cloudsimtest.OddFields(q, "rateHourly"))
 	case providertest.Unreachable:
 		return providertest.Cannot("no status speaks of the host (§4): the VM goes on running, and only the agent is missed")
 	case providertest.DeletedElsewhere:
-		return h.market.Destroy(h.server.Account(), on, "tenant")
+		return h.Market.Destroy(h.server.Account(), on, "tenant")
 	case providertest.BadKeyAsNotFound:
 		return providertest.Cannot("a bad token is answered 401 or 403 (§1)")
 	case providertest.PageTwoFails, providertest.EndlessPages:
@@ -56,16 +54,16 @@ func (h *harness) Show(q providertest.Quirk, on string) error {
 
 // runWithoutPorts lets an instance come up: one with an address of its own has none yet, another no forwards.
 func (h *harness) runWithoutPorts(id string) error {
-	in, err := h.market.Get(h.server.Account(), id)
+	in, err := h.Market.Get(h.server.Account(), id)
 	if err != nil {
 		return err
 	}
 	if portInName.MatchString(in.Label) {
-		if err := h.market.HoldPorts(id, true); err != nil {
+		if err := h.Market.HoldPorts(id, true); err != nil {
 			return err
 		}
 	}
-	return h.run(id)
+	return h.Runs(id, nil)
 }
 
 // rewriteInstance changes an instance in whatever shows it.
@@ -110,19 +108,7 @@ func oddPrices(q providertest.Quirk, row map[string]any) {
 	gpus, _ := row["gpus"].([]any)
 	for _, g := range gpus {
 		if g, ok := g.(map[string]any); ok {
-			odd(q, g, "price_per_hr")
+			cloudsimtest.OddFields(q, "price_per_hr")(g)
 		}
-	}
-}
-
-// odd writes a number as text, null or zero.
-func odd(q providertest.Quirk, row map[string]any, field string) {
-	switch q {
-	case providertest.PriceText, providertest.RateText:
-		row[field] = fmt.Sprint(row[field])
-	case providertest.PriceNull, providertest.RateNull:
-		row[field] = nil
-	default:
-		row[field] = json.Number("0")
 	}
 }

@@ -9,11 +9,9 @@ import (
 	"testing"
 	"time"
 
-	clocktesting "k8s.io/utils/clock/testing"
-
+	"github.com/munhq/gpuscale/internal/cloudsim/cloudsimtest"
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	sim "github.com/munhq/gpuscale/internal/cloudsim/vastai"
-	"github.com/munhq/gpuscale/pkg/money"
 	"github.com/munhq/gpuscale/pkg/provider"
 	"github.com/munhq/gpuscale/pkg/provider/providertest"
 	"github.com/munhq/gpuscale/pkg/provider/vastai"
@@ -45,11 +43,8 @@ const (
 )
 
 type harness struct {
-	*providertest.Faults
-	t         providertest.T
-	market    *market.Market
+	*cloudsimtest.Harness
 	server    *sim.Server
-	clock     steppedClock
 	good, bad *vastai.Provider
 	// rotated has another key of good's account, other a key of another's.
 	rotated, other *vastai.Provider
@@ -61,52 +56,34 @@ type harness struct {
 // newHarness puts the driver in front of the simulated Vast.ai, over real connections and in stepped time.
 // wrap, if given, goes around the driver's transport.
 func newHarness(t providertest.T, c providertest.Case, o sim.Options, wrap func(http.RoundTripper) http.RoundTripper) *harness {
-	clock := steppedClock{clocktesting.NewFakeClock(time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC))}
-	h := &harness{t: t, clock: clock}
-	h.market = market.New(market.Config{
-		Seed: 7, Provider: "vast.ai", Clock: clock.FakeClock,
+	h := &harness{Harness: cloudsimtest.NewHarness(t, market.Config{
+		Seed: 7, Provider: "vast.ai",
 		Boot:    market.Boot{Accept: time.Second, Create: time.Second, Load: 30 * time.Second},
 		ListLag: (&vastai.Provider{}).Capabilities().ListLag, LowBidStays: true,
-	})
+	})}
 	o.Keys, o.Others = []string{goodKey, newKey}, map[string]int{hisKey: 20002}
 	if c.Concurrent {
 		o.LimitScale = -1
 	}
-	h.server = sim.New(h.market, o)
+	h.server = sim.New(h.Market, o)
+	h.Account = h.server.Account()
 	h.Faults = providertest.NewFaults(h.server, opOf, vendorAnswers())
-	srv := httptest.NewServer(h.Faults)
-	t.Cleanup(h.market.Close)
-	t.Cleanup(srv.Close)
-	t.Cleanup(srv.CloseClientConnections)
-	transport := srv.Client().Transport
-	if wrap != nil {
-		transport = wrap(transport)
-	}
+	url, transport := h.Serve(h.Faults, wrap)
 	h.options = o
-	h.good, h.bad = h.driver(srv.URL, goodKey, transport, 0), h.driver(srv.URL, badKey, transport, 0)
-	h.rotated, h.other = h.driver(srv.URL, newKey, transport, 0), h.driver(srv.URL, hisKey, transport, 0)
-	h.impatient = h.driver(srv.URL, goodKey, transport, 250*time.Millisecond)
+	h.good, h.bad = h.driver(url, goodKey, transport, 0), h.driver(url, badKey, transport, 0)
+	h.rotated, h.other = h.driver(url, newKey, transport, 0), h.driver(url, hisKey, transport, 0)
+	h.impatient = h.driver(url, goodKey, transport, 250*time.Millisecond)
 	return h
 }
 
 func (h *harness) driver(url, key string, transport http.RoundTripper, timeout time.Duration) *vastai.Provider {
 	p, err := vastai.New(vastai.Config{
-		APIKey: key, BaseURL: url, Transport: transport, Clock: h.clock, RetryMin: time.Millisecond, Timeout: timeout,
+		APIKey: key, BaseURL: url, Transport: transport, Clock: h.Clock, RetryMin: time.Millisecond, Timeout: timeout,
 	})
 	if err != nil {
-		h.t.Fatalf("driver: %v", err)
+		h.T.Fatalf("driver: %v", err)
 	}
 	return p
-}
-
-// steppedClock goes on when somebody waits for it.
-type steppedClock struct{ *clocktesting.FakeClock }
-
-func (c steppedClock) After(d time.Duration) <-chan time.Time {
-	c.Step(d)
-	fired := make(chan time.Time, 1)
-	fired <- c.Now()
-	return fired
 }
 
 func opOf(r *http.Request) providertest.Op {
@@ -128,21 +105,18 @@ func opOf(r *http.Request) providertest.Op {
 // vendorAnswers are the vendor's words for what goes wrong (provider reference §3, §7).
 func vendorAnswers() map[providertest.Fault]providertest.Answer {
 	type perform = func() *httptest.ResponseRecorder
-	say := func(status int, body string) providertest.Answer {
-		return func(w http.ResponseWriter, _ *http.Request, _ perform) { write(w, status, body) }
-	}
 	return map[providertest.Fault]providertest.Answer{
-		providertest.RateLimited: say(http.StatusTooManyRequests, `{"detail":"API requests too frequent endpoint threshold=4.5"}`),
+		providertest.RateLimited: cloudsimtest.Say(http.StatusTooManyRequests, `{"detail":"API requests too frequent endpoint threshold=4.5"}`),
 		providertest.FailureIn200: func(w http.ResponseWriter, r *http.Request, _ perform) {
 			body := `{"success":false,"error":"server_error","msg":"Something went wrong, try again."}`
 			if opOf(r) == providertest.Create {
 				body = `{"success":false,"error":"invalid_args","msg":"error 404/3603: no_such_ask Instance type by id 77 is not available."}`
 			}
-			write(w, http.StatusOK, body)
+			cloudsimtest.Write(w, http.StatusOK, body)
 		},
-		providertest.NoBalance: say(http.StatusBadRequest, `{"success":false,"error":"insufficient_credit","msg":"Your account lacks credit; see the billing page."}`),
+		providertest.NoBalance: cloudsimtest.Say(http.StatusBadRequest, `{"success":false,"error":"insufficient_credit","msg":"Your account lacks credit; see the billing page."}`),
 		providertest.EchoKey: func(w http.ResponseWriter, r *http.Request, _ perform) {
-			write(w, http.StatusBadRequest, fmt.Sprintf(`{"success":false,"error":"invalid_args","msg":"cannot take %s"}`,
+			cloudsimtest.Write(w, http.StatusBadRequest, fmt.Sprintf(`{"success":false,"error":"invalid_args","msg":"cannot take %s"}`,
 				r.Header.Get("Authorization")))
 		},
 		providertest.FailedWithInstance: func(w http.ResponseWriter, _ *http.Request, perform perform) {
@@ -150,16 +124,10 @@ func vendorAnswers() map[providertest.Fault]providertest.Answer {
 				NewContract json.Number `json:"new_contract"`
 			}
 			_ = json.Unmarshal(perform().Body.Bytes(), &made) // without an id the case fails, as it should
-			write(w, http.StatusBadRequest, fmt.Sprintf(
+			cloudsimtest.Write(w, http.StatusBadRequest, fmt.Sprintf(
 				`{"success":false,"error":"invalid_price","msg":"bid is below the minimum","new_contract":%s}`, made.NewContract))
 		},
 	}
-}
-
-func write(w http.ResponseWriter, status int, body string) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write([]byte(body)) // a client that has left is its own affair
 }
 
 func (h *harness) Driver() provider.Provider          { return h.good }
@@ -169,13 +137,12 @@ func (h *harness) OtherDriver() provider.Provider     { return h.other }
 func (h *harness) ImpatientDriver() provider.Provider { return h.impatient }
 func (h *harness) Secrets() []string                  { return []string{goodKey, badKey} }
 func (h *harness) UnusedID() string                   { return "30999999" }
-func (h *harness) Wait(d time.Duration)               { h.clock.Step(d) }
 
 func (h *harness) AddOffers(n int) {
 	for range n {
 		h.machines++
 		i := int64(h.machines)
-		h.market.AddOffer(market.Offer{
+		h.Market.AddOffer(market.Offer{
 			Machine: fmt.Sprint(4000 + i), Host: fmt.Sprint(90 + i%5), GPU: "RTX 4090", DriverGPU: "NVIDIA GeForce RTX 4090",
 			GPUs: 1, MachineGPUs: 1, GPUMemoryMB: 24564, ComputeCap: 890, MemoryBW: 900, Driver: "570.86.15", CUDA: 12.8,
 			CPUArch: "amd64", Cores: 64, EffectiveCores: 16, RAMMB: 257_000, DiskGB: 500, Region: "Oslo, NO", Ports: 12,
@@ -187,46 +154,14 @@ func (h *harness) AddOffers(n int) {
 	}
 }
 
-func (h *harness) TakeOffer(id string) {
-	if _, err := h.market.Rent(market.RentRequest{Account: "somebody-else", OfferID: id, DiskGB: 10, Image: "x:y"}); err != nil {
-		h.t.Fatalf("take offer %s: %v", id, err)
-	}
-}
+func (h *harness) TakeOffer(id string) { h.Take(id, false) }
 
 func (h *harness) Start(id string) {
-	h.must("publish the ports of", id, h.market.HoldPorts(id, false))
-	for range 120 {
-		if in, err := h.market.Get(h.server.Account(), id); err == nil && in.State == market.Running && in.HostPort > 0 {
-			return
-		}
-		h.clock.Step(time.Second)
-	}
-	h.t.Fatalf("instance %s does not start", id)
+	h.Must("publish the ports of", id, h.Market.HoldPorts(id, false))
+	h.Must("start", id, h.Runs(id, func(in market.Instance) bool { return in.HostPort > 0 }))
 }
 
-func (h *harness) must(what, id string, err error) {
-	if err != nil {
-		h.t.Fatalf("%s %s: %v", what, id, err)
-	}
-}
-
-func (h *harness) Reclaim(id string)         { h.must("reclaim", id, h.market.Reclaim(id)) }
-func (h *harness) Stop(id string)            { h.must("stop", id, h.market.Stop(h.server.Account(), id)) }
-func (h *harness) Exit(id string)            { h.must("kill", id, h.market.Kill(id)) }
-func (h *harness) SayUnknownState(id string) { h.must("set", id, h.market.SetState(id, "hibernating")) }
-
-func (h *harness) Books() []providertest.Record {
-	var out []providertest.Record
-	for _, in := range h.market.Books().Instances {
-		if in.Account == h.server.Account() {
-			out = append(out, providertest.Record{
-				ID: in.ID, Tag: in.Label, Spot: in.Spot, Live: in.State != market.Gone, Port: in.HostPort,
-				PerHour: money.FromMicros((int64(in.GPURate) + int64(in.StorageRate) + 999) / 1000),
-			})
-		}
-	}
-	return out
-}
+func (h *harness) SayUnknownState(id string) { h.Must("set", id, h.Market.SetState(id, "hibernating")) }
 
 // TestAKeyThatMayNotReadTheUser: it rents, and whose account it is stays unknown (§1).
 func TestAKeyThatMayNotReadTheUser(t *testing.T) {

@@ -29,7 +29,7 @@ func tryLive(t *testing.T, budget string, arrange func(*harness, *providertest.B
 		t.Fatal(err)
 	}
 	return h, providertest.Attempt(ctx, func(lt providertest.T) {
-		providertest.RunLive(lt, providertest.Live{Driver: d, BadKey: h.bad, Budget: amount, Clock: h.clock})
+		providertest.RunLive(lt, providertest.Live{Driver: d, BadKey: h.bad, Budget: amount, Clock: h.Clock})
 	})
 }
 
@@ -38,7 +38,7 @@ func wantNothingLeft(t *testing.T, h *harness, rented int, budget market.Nano) {
 	t.Helper()
 	var all int
 	var spent market.Nano
-	for _, in := range h.market.Books().Instances {
+	for _, in := range h.Market.Books().Instances {
 		if !strings.HasPrefix(in.Label, providertest.LiveTagPrefix) {
 			continue
 		}
@@ -79,8 +79,8 @@ func TestALiveRunLeavesNothingHoweverItEnds(t *testing.T) {
 		"the create fails with an instance": func(h *harness, _ *providertest.Broken, _ context.CancelFunc) {
 			h.Fail(providertest.Create, providertest.FailedWithInstance, 1)
 		},
-		"destroys are refused for a while":  func(h *harness, _ *providertest.Broken, _ context.CancelFunc) { h.market.DestroyRefused(4) },
-		"destroys are not done for a while": func(h *harness, _ *providertest.Broken, _ context.CancelFunc) { h.market.DestroyIgnored(4) },
+		"destroys are refused for a while":  func(h *harness, _ *providertest.Broken, _ context.CancelFunc) { h.Market.DestroyRefused(4) },
+		"destroys are not done for a while": func(h *harness, _ *providertest.Broken, _ context.CancelFunc) { h.Market.DestroyIgnored(4) },
 		"lists fail while it ends": func(h *harness, _ *providertest.Broken, _ context.CancelFunc) {
 			h.FailAfter(providertest.List, 6, providertest.ServerError, 4)
 		},
@@ -121,9 +121,9 @@ func TestALiveRunLeavesNothingHoweverItEnds(t *testing.T) {
 func TestALiveRunRentsNothingThatItCouldNotEnd(t *testing.T) {
 	h := newHarness(t, providertest.Case{}, sim.Options{}, nil)
 	h.AddOffers(3)
-	end := h.clock.Now().Add(providertest.LiveTakes(h.good.Capabilities()))
+	end := h.Clock.Now().Add(providertest.LiveTakes(h.good.Capabilities()))
 	complaints := providertest.Attempt(t.Context(), func(lt providertest.T) {
-		providertest.RunLive(lt, providertest.Live{Driver: h.good, Budget: providertest.LiveBudget(), Clock: h.clock, End: end})
+		providertest.RunLive(lt, providertest.Live{Driver: h.good, Budget: providertest.LiveBudget(), Clock: h.Clock, End: end})
 	})
 	if len(complaints) != 1 || !strings.Contains(complaints[0], "use -timeout") {
 		t.Errorf("%q", complaints)
@@ -134,10 +134,10 @@ func TestALiveRunRentsNothingThatItCouldNotEnd(t *testing.T) {
 func TestALiveRunTriesToTheEndOfItsProcess(t *testing.T) {
 	h := newHarness(t, providertest.Case{}, sim.Options{}, nil)
 	h.AddOffers(3)
-	h.market.DestroyRefused(60) // each of the run's looks is ten seconds and more after the one before
+	h.Market.DestroyRefused(60) // each of the run's looks is ten seconds and more after the one before
 	complaints := providertest.Attempt(t.Context(), func(lt providertest.T) {
-		providertest.RunLive(lt, providertest.Live{Driver: h.good, Budget: providertest.LiveBudget(), Clock: h.clock,
-			End: h.clock.Now().Add(30 * time.Minute)})
+		providertest.RunLive(lt, providertest.Live{Driver: h.good, Budget: providertest.LiveBudget(), Clock: h.Clock,
+			End: h.Clock.Now().Add(30 * time.Minute)})
 	})
 	if len(complaints) == 0 || strings.Contains(strings.Join(complaints, " "), "STILL BE BILLED") {
 		t.Errorf("%q; want the refusals alone", complaints)
@@ -149,20 +149,20 @@ func TestALiveRunEndsWhatAnEarlierOneLeftAndNothingElse(t *testing.T) {
 	var others string
 	h, complaints := tryLive(t, "0.05", func(h *harness, _ *providertest.Broken, _ context.CancelFunc) {
 		for _, label := range []string{providertest.LiveTagPrefix + "0123456789abcdef", "gs-livetes0-0123456789abcdef", "mine"} {
-			in, err := h.market.Rent(market.RentRequest{
-				Account: h.server.Account(), OfferID: h.market.Offers()[0].ID, DiskGB: 10, Image: "x:y", Label: label,
+			in, err := h.Market.Rent(market.RentRequest{
+				Account: h.server.Account(), OfferID: h.Market.Offers()[0].ID, DiskGB: 10, Image: "x:y", Label: label,
 			})
-			h.must("rent", label, err)
+			h.Must("rent", label, err)
 			others = in.ID
 		}
 		h.AddOffers(1)
-		h.clock.Step(h.good.Capabilities().ListLag)
+		h.Clock.Step(h.good.Capabilities().ListLag)
 	})
 	if len(complaints) > 0 {
 		t.Errorf("%q", complaints)
 	}
 	wantNothingLeft(t, h, 2, 5*cents)
-	if live := h.market.Books().Now.Live; live != 2 {
+	if live := h.Market.Books().Now.Live; live != 2 {
 		t.Errorf("%d of the account's other instances are left; want 2, one of them %s", live, others)
 	}
 }

@@ -1,10 +1,9 @@
 package vastai_test
 
 import (
-	"encoding/json"
 	"fmt"
-	"time"
 
+	"github.com/munhq/gpuscale/internal/cloudsim/cloudsimtest"
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	"github.com/munhq/gpuscale/pkg/provider/providertest"
 )
@@ -14,17 +13,17 @@ import (
 func (h *harness) Show(q providertest.Quirk, on string) error {
 	switch q {
 	case providertest.ListedGone: // §10.9
-		return existing(h.market.SellOut(on), "offer", on)
+		return cloudsimtest.Existing(h.Market.SellOut(on), "offer", on)
 	case providertest.LowBid: // §3, §10.4
-		return existing(h.market.RaiseFloor(on, market.USD(100)), "offer", on)
+		return cloudsimtest.Existing(h.Market.RaiseFloor(on, market.USD(100)), "offer", on)
 	case providertest.Fails200: // §3
 		h.Fail(providertest.Op(on), providertest.FailureIn200, 1)
 	case providertest.DestroyIgnored: // §10.12
-		h.market.DestroyIgnored(1)
+		h.Market.DestroyIgnored(1)
 	case providertest.DestroyLate:
-		h.market.SetDestroyLag(providertest.DestroyTakes)
+		h.Market.SetDestroyLag(providertest.DestroyTakes)
 	case providertest.DestroyRefused: // §10.12
-		h.market.DestroyRefused(1)
+		h.Market.DestroyRefused(1)
 	case providertest.LatePorts: // §4
 		return h.runWithoutPorts(on)
 	case providertest.NoRuntime: // §4: the other three words of state are targets
@@ -35,13 +34,13 @@ func (h *harness) Show(q providertest.Quirk, on string) error {
 			}
 		})
 	case providertest.PriceText, providertest.PriceNull, providertest.PriceZero:
-		h.Rewrite(providertest.Search, inRows("offers", on, odd(q, "dph_base", "min_bid", "dph_total")))
+		h.Rewrite(providertest.Search, inRows("offers", on, cloudsimtest.OddFields(q, "dph_base", "min_bid", "dph_total")))
 	case providertest.RateText, providertest.RateNull, providertest.RateZero:
-		h.rewriteInstance(on, odd(q, "dph_base", "dph_total"))
+		h.rewriteInstance(on, cloudsimtest.OddFields(q, "dph_base", "dph_total"))
 	case providertest.Unreachable: // §4, §6
-		return h.market.SetOffline(on, true)
+		return h.Market.SetOffline(on, true)
 	case providertest.DeletedElsewhere:
-		return h.market.Destroy(h.server.Account(), on, "tenant")
+		return h.Market.Destroy(h.server.Account(), on, "tenant")
 	case providertest.BadKeyAsNotFound: // §1
 		if h.options.BadKeyStatus != 0 {
 			return providertest.Cannot(fmt.Sprintf("in this variant a bad key is answered %d", h.options.BadKeyStatus))
@@ -56,26 +55,12 @@ func (h *harness) Show(q providertest.Quirk, on string) error {
 	return nil
 }
 
-// existing is an error where what should be awkward does not exist.
-func existing(ok bool, what, id string) error {
-	if !ok {
-		return fmt.Errorf("no %s %s", what, id)
-	}
-	return nil
-}
-
 // runWithoutPorts lets an instance come up, its ports not shown.
 func (h *harness) runWithoutPorts(id string) error {
-	if err := h.market.HoldPorts(id, true); err != nil {
+	if err := h.Market.HoldPorts(id, true); err != nil {
 		return err
 	}
-	for range 120 {
-		if in, err := h.market.Get(h.server.Account(), id); err == nil && in.State == market.Running {
-			return nil
-		}
-		h.clock.Step(time.Second)
-	}
-	return fmt.Errorf("instance %s does not start", id)
+	return h.Runs(id, nil)
 }
 
 // rewriteInstance changes an instance in whatever shows it.
@@ -99,22 +84,6 @@ func inRows(key, id string, change func(row map[string]any)) func(any) any {
 			}
 		}
 		return doc
-	}
-}
-
-// odd writes numbers as text, null or zero.
-func odd(q providertest.Quirk, fields ...string) func(map[string]any) {
-	return func(row map[string]any) {
-		for _, f := range fields {
-			switch q {
-			case providertest.PriceText, providertest.RateText:
-				row[f] = fmt.Sprint(row[f])
-			case providertest.PriceNull, providertest.RateNull:
-				row[f] = nil
-			default:
-				row[f] = json.Number("0")
-			}
-		}
 	}
 }
 

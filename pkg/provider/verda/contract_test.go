@@ -8,11 +8,9 @@ import (
 	"testing"
 	"time"
 
-	clocktesting "k8s.io/utils/clock/testing"
-
+	"github.com/munhq/gpuscale/internal/cloudsim/cloudsimtest"
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	sim "github.com/munhq/gpuscale/internal/cloudsim/verda"
-	"github.com/munhq/gpuscale/pkg/money"
 	"github.com/munhq/gpuscale/pkg/provider"
 	"github.com/munhq/gpuscale/pkg/provider/providertest"
 	"github.com/munhq/gpuscale/pkg/provider/verda"
@@ -41,11 +39,8 @@ const (
 )
 
 type harness struct {
-	*providertest.Faults
-	t         providertest.T
-	market    *market.Market
+	*cloudsimtest.Harness
 	server    *sim.Server
-	clock     steppedClock
 	good, bad *verda.Provider
 	impatient *verda.Provider
 	machines  int
@@ -56,51 +51,33 @@ type harness struct {
 // newHarness puts the driver in front of the simulated Verda, over real connections and in stepped time.
 // wrap, if given, goes around the driver's transport.
 func newHarness(t providertest.T, c providertest.Case, o sim.Options, wrap func(http.RoundTripper) http.RoundTripper) *harness {
-	clock := steppedClock{clocktesting.NewFakeClock(time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC))}
-	h := &harness{t: t, clock: clock}
-	h.market = market.New(market.Config{
-		Seed: 7, Provider: "verda", Clock: clock.FakeClock, SpotPaysFloor: true, StableOfferIDs: true,
+	h := &harness{Harness: cloudsimtest.NewHarness(t, market.Config{
+		Seed: 7, Provider: "verda", SpotPaysFloor: true, StableOfferIDs: true,
 		Boot:    market.Boot{Accept: time.Second, Create: time.Second, Load: 30 * time.Second},
 		ListLag: (&verda.Provider{}).Capabilities().ListLag, Reclaim: market.Reclaim{Destroys: true}, Afterlife: 24 * time.Hour,
 		InstanceID: func(n int64) string { return fmt.Sprintf("2d1f0000-0000-4000-8000-%012x", n) },
-	})
+	})}
 	o.Clients = map[string]string{clientID: goodSecret}
 	// What the vendor refuses while it provisions is a quirk of its own: cases end instances at any time.
 	o.DeleteWhileProvisioning = c.Name != deleteWaits
 	h.options = o
-	h.server = sim.New(h.market, o)
+	h.server = sim.New(h.Market, o)
+	h.Account = h.server.Account()
 	h.Faults = providertest.NewFaults(h.server, opOf, vendorAnswers())
-	srv := httptest.NewServer(h.Faults)
-	t.Cleanup(h.market.Close)
-	t.Cleanup(srv.Close)
-	t.Cleanup(srv.CloseClientConnections)
-	h.url = srv.URL
-	transport := srv.Client().Transport
-	if wrap != nil {
-		transport = wrap(transport)
-	}
-	h.good, h.bad = h.driver(srv.URL, goodSecret, transport, 0), h.driver(srv.URL, badSecret, transport, 0)
-	h.impatient = h.driver(srv.URL, goodSecret, transport, 250*time.Millisecond)
+	url, transport := h.Serve(h.Faults, wrap)
+	h.url = url
+	h.good, h.bad = h.driver(url, goodSecret, transport, 0), h.driver(url, badSecret, transport, 0)
+	h.impatient = h.driver(url, goodSecret, transport, 250*time.Millisecond)
 	return h
 }
 
 func (h *harness) driver(url, secret string, transport http.RoundTripper, timeout time.Duration) *verda.Provider {
-	p, err := verda.New(verda.Config{ClientID: clientID, ClientSecret: secret, BaseURL: url + "/v1", Transport: transport, Clock: h.clock,
+	p, err := verda.New(verda.Config{ClientID: clientID, ClientSecret: secret, BaseURL: url + "/v1", Transport: transport, Clock: h.Clock,
 		RetryMin: time.Millisecond, Timeout: timeout})
 	if err != nil {
-		h.t.Fatalf("driver: %v", err)
+		h.T.Fatalf("driver: %v", err)
 	}
 	return p
-}
-
-// steppedClock goes on when somebody waits for it.
-type steppedClock struct{ *clocktesting.FakeClock }
-
-func (c steppedClock) After(d time.Duration) <-chan time.Time {
-	c.Step(d)
-	fired := make(chan time.Time, 1)
-	fired <- c.Now()
-	return fired
 }
 
 // opOf names what decides about an operation; tokens, scripts, keys and disks are none's.
@@ -126,25 +103,22 @@ func opOf(r *http.Request) providertest.Op {
 // vendorAnswers are the vendor's words for what goes wrong (provider reference §5, §7).
 func vendorAnswers() map[providertest.Fault]providertest.Answer {
 	type perform = func() *httptest.ResponseRecorder
-	say := func(status int, body string) providertest.Answer {
-		return func(w http.ResponseWriter, _ *http.Request, _ perform) { write(w, status, body) }
-	}
 	return map[providertest.Fault]providertest.Answer{
-		providertest.RateLimited: say(http.StatusTooManyRequests, `{"code":"too_many_requests","message":"Too many requests"}`),
-		providertest.NoBalance:   say(http.StatusPaymentRequired, `{"code":"insufficient_funds","message":"Insufficient funds"}`),
+		providertest.RateLimited: cloudsimtest.Say(http.StatusTooManyRequests, `{"code":"too_many_requests","message":"Too many requests"}`),
+		providertest.NoBalance:   cloudsimtest.Say(http.StatusPaymentRequired, `{"code":"insufficient_funds","message":"Insufficient funds"}`),
 		providertest.EchoKey: func(w http.ResponseWriter, r *http.Request, _ perform) {
-			write(w, http.StatusBadRequest, fmt.Sprintf(`{"code":"invalid_request","message":"cannot take %s of %s"}`, r.Header.Get("Authorization"), goodSecret))
+			cloudsimtest.Write(w, http.StatusBadRequest, fmt.Sprintf(`{"code":"invalid_request","message":"cannot take %s of %s"}`, r.Header.Get("Authorization"), goodSecret))
 		},
 		// Of several actions one failed.
 		providertest.FailureIn200: func(w http.ResponseWriter, r *http.Request, _ perform) {
 			if opOf(r) != providertest.Destroy {
-				write(w, http.StatusOK, `{"code":"server_error","message":"Something went wrong"}`)
+				cloudsimtest.Write(w, http.StatusOK, `{"code":"server_error","message":"Something went wrong"}`)
 				return
 			}
-			write(w, http.StatusMultiStatus, `[{"action":"delete","instanceId":"2d1f0000-0000-4000-8000-000000000000","status":"error","error":"Internal error","statusCode":500}]`)
+			cloudsimtest.Write(w, http.StatusMultiStatus, `[{"action":"delete","instanceId":"2d1f0000-0000-4000-8000-000000000000","status":"error","error":"Internal error","statusCode":500}]`)
 		},
 		providertest.FailedWithInstance: func(w http.ResponseWriter, _ *http.Request, perform perform) {
-			write(w, http.StatusBadRequest, fmt.Sprintf(`{"code":"invalid_request","message":"volume was not created","id":%q}`, textOf(perform())))
+			cloudsimtest.Write(w, http.StatusBadRequest, fmt.Sprintf(`{"code":"invalid_request","message":"volume was not created","id":%q}`, textOf(perform())))
 		},
 	}
 }
@@ -154,18 +128,11 @@ func textOf(r *httptest.ResponseRecorder) string {
 	return strings.Trim(strings.TrimPrefix(strings.TrimSpace(r.Body.String()), `{"id":`), `"}`)
 }
 
-func write(w http.ResponseWriter, status int, body string) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write([]byte(body)) // a client that has left is its own affair
-}
-
 func (h *harness) Driver() provider.Provider          { return h.good }
 func (h *harness) BadKeyDriver() provider.Provider    { return h.bad }
 func (h *harness) ImpatientDriver() provider.Provider { return h.impatient }
 func (h *harness) Secrets() []string                  { return []string{goodSecret, badSecret} }
 func (h *harness) UnusedID() string                   { return "2d1f0000-0000-4000-8000-ffffffffffff" }
-func (h *harness) Wait(d time.Duration)               { h.clock.Step(d) }
 
 // AddOffers makes types of their own, since a price is a type's wherever it is sold.
 func (h *harness) AddOffers(n int) {
@@ -173,7 +140,7 @@ func (h *harness) AddOffers(n int) {
 		h.machines++
 		i := int64(h.machines)
 		for _, spot := range []bool{false, true} {
-			h.market.AddOffer(sim.Offer(fmt.Sprintf("1L40S.%dV", 10+i), fmt.Sprintf("FIN-%02d", 1+i%3), spot, 1, market.Offer{
+			h.Market.AddOffer(sim.Offer(fmt.Sprintf("1L40S.%dV", 10+i), fmt.Sprintf("FIN-%02d", 1+i%3), spot, 1, market.Offer{
 				GPU: "L40S 48GB", DriverGPU: "NVIDIA L40S", GPUs: 1, GPUMemoryMB: 48 << 10, ComputeCap: 890, Driver: "570.86.15", CUDA: 12.8,
 				CPUArch: "amd64", Cores: 20, EffectiveCores: 20, RAMMB: 60_000, DiskGB: 500,
 				// Prices that are no round number of micro-dollars, alone or with a disk.
@@ -191,44 +158,23 @@ func marketOffer(id string) string {
 }
 
 func (h *harness) TakeOffer(id string) {
-	_, err := h.market.Rent(market.RentRequest{Account: "somebody-else", OfferID: marketOffer(id), Spot: strings.Contains(id, "/spot/"),
-		DiskGB: 50, Image: "x:y"})
-	h.must("take offer", id, err)
+	h.Take(marketOffer(id), strings.Contains(id, "/spot/"))
 }
 
 func (h *harness) Start(id string) {
-	h.must("publish the ports of", id, h.market.HoldPorts(id, false))
-	for range 120 {
-		if in, err := h.market.Get(h.server.Account(), id); err == nil && in.State == market.Running && in.Host != "" {
-			return
-		}
-		h.clock.Step(time.Second)
-	}
-	h.t.Fatalf("instance %s does not start", id)
+	h.Must("publish the ports of", id, h.Market.HoldPorts(id, false))
+	h.Must("start", id, h.Runs(id, func(in market.Instance) bool { return in.Host != "" }))
 }
 
-func (h *harness) must(what, id string, err error) {
-	if err != nil {
-		h.t.Fatalf("%s %s: %v", what, id, err)
-	}
-}
+func (h *harness) SayUnknownState(id string) { h.Must("set", id, h.Market.SetState(id, "replicating")) }
 
-func (h *harness) Reclaim(id string)         { h.must("reclaim", id, h.market.Reclaim(id)) }
-func (h *harness) Stop(id string)            { h.must("stop", id, h.market.Stop(h.server.Account(), id)) }
-func (h *harness) Exit(id string)            { h.must("kill", id, h.market.Kill(id)) }
-func (h *harness) SayUnknownState(id string) { h.must("set", id, h.market.SetState(id, "replicating")) }
-
+// Books leaves out the port: a VM has an address of its own.
 func (h *harness) Books() []providertest.Record {
-	var out []providertest.Record
-	for _, in := range h.market.Books().Instances {
-		if in.Account == h.server.Account() {
-			out = append(out, providertest.Record{
-				ID: in.ID, Tag: in.Label, Spot: in.Spot, Live: in.State != market.Gone,
-				PerHour: money.FromMicros((int64(in.GPURate) + int64(in.StorageRate) + 999) / 1000),
-			})
-		}
+	records := h.Harness.Books()
+	for i := range records {
+		records[i].Port = 0
 	}
-	return out
+	return records
 }
 
 func mustDriver(t *testing.T) *verda.Provider {

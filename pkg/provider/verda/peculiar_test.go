@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/munhq/gpuscale/internal/cloudsim/cloudsimtest"
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	sim "github.com/munhq/gpuscale/internal/cloudsim/verda"
 	"github.com/munhq/gpuscale/pkg/money"
@@ -277,7 +278,7 @@ func provisioning(t providertest.T, h *harness, p provider.Provider) {
 func priceRose(t providertest.T, h *harness, p provider.Provider) {
 	h.AddOffers(4)
 	r := h.order(t, p, provider.Spot, tagged(1))
-	h.market.RaiseFloor(marketOffer(r.Offer.ID), market.USD(3))
+	h.Market.RaiseFloor(marketOffer(r.Offer.ID), market.USD(3))
 	if _, err := p.CreateInstance(t.Context(), r); provider.KindOf(err) != provider.OfferGone {
 		t.Errorf("%v", err)
 	}
@@ -376,7 +377,7 @@ func (a *answering) RoundTrip(r *http.Request) (*http.Response, error) {
 		return a.next.RoundTrip(r)
 	}
 	w := httptest.NewRecorder()
-	write(w, a.status, a.body)
+	cloudsimtest.Write(w, a.status, a.body)
 	return w.Result(), nil
 }
 

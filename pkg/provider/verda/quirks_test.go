@@ -1,12 +1,10 @@
 package verda_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
-	"time"
 
-	"github.com/munhq/gpuscale/internal/cloudsim/market"
+	"github.com/munhq/gpuscale/internal/cloudsim/cloudsimtest"
 	"github.com/munhq/gpuscale/pkg/provider/providertest"
 )
 
@@ -15,15 +13,15 @@ import (
 func (h *harness) Show(q providertest.Quirk, on string) error {
 	switch q {
 	case providertest.ListedGone: // §2: it is no reservation
-		return existing(h.market.SellOut(marketOffer(on)), "offer", on)
+		return cloudsimtest.Existing(h.Market.SellOut(marketOffer(on)), "offer", on)
 	case providertest.LowBid:
 		return providertest.Cannot("spot has a price and no bids (§2)")
 	case providertest.Fails200: // §5; the rest is not excluded
 		h.Fail(providertest.Op(on), providertest.FailureIn200, 1)
 	case providertest.DestroyIgnored:
-		h.market.DestroyIgnored(1)
+		h.Market.DestroyIgnored(1)
 	case providertest.DestroyLate: // §4: deleting
-		h.market.SetDestroyLag(providertest.DestroyTakes)
+		h.Market.SetDestroyLag(providertest.DestroyTakes)
 	case providertest.DestroyRefused: // §5, §9
 		h.server.RefuseDeletes(1)
 	case providertest.LatePorts: // §4: ip is null
@@ -36,13 +34,13 @@ func (h *harness) Show(q providertest.Quirk, on string) error {
 		})
 	case providertest.PriceText, providertest.PriceNull, providertest.PriceZero:
 		name, _, _ := strings.Cut(on, "/")
-		h.Rewrite(providertest.Search, inRows("instance_type", name, odd(q, "price_per_hour", "spot_price")))
+		h.Rewrite(providertest.Search, inRows("instance_type", name, cloudsimtest.OddFields(q, "price_per_hour", "spot_price")))
 	case providertest.RateText, providertest.RateNull, providertest.RateZero:
-		h.rewriteInstance(on, odd(q, "price_per_hour"))
+		h.rewriteInstance(on, cloudsimtest.OddFields(q, "price_per_hour"))
 	case providertest.Unreachable: // §4: unknown
-		return h.market.SetOffline(on, true)
+		return h.Market.SetOffline(on, true)
 	case providertest.DeletedElsewhere:
-		return h.market.Destroy(h.server.Account(), on, "tenant")
+		return h.Market.Destroy(h.server.Account(), on, "tenant")
 	case providertest.BadKeyAsNotFound:
 		return providertest.Cannot("credentials are refused when a token is asked for (§1)")
 	case providertest.PageTwoFails, providertest.EndlessPages:
@@ -53,26 +51,12 @@ func (h *harness) Show(q providertest.Quirk, on string) error {
 	return nil
 }
 
-// existing is an error where what should be awkward does not exist.
-func existing(ok bool, what, id string) error {
-	if !ok {
-		return fmt.Errorf("no %s %s", what, id)
-	}
-	return nil
-}
-
 // runWithoutAddress lets an instance come up, its address not shown.
 func (h *harness) runWithoutAddress(id string) error {
-	if err := h.market.HoldPorts(id, true); err != nil {
+	if err := h.Market.HoldPorts(id, true); err != nil {
 		return err
 	}
-	for range 120 {
-		if in, err := h.market.Get(h.server.Account(), id); err == nil && in.State == market.Running {
-			return nil
-		}
-		h.clock.Step(time.Second)
-	}
-	return fmt.Errorf("instance %s does not start", id)
+	return h.Runs(id, nil)
 }
 
 // rewriteInstance changes an instance in whatever shows it.
@@ -95,21 +79,5 @@ func inRows(key, value string, change func(row map[string]any)) func(any) any {
 			}
 		}
 		return doc
-	}
-}
-
-// odd writes numbers as text, null or zero.
-func odd(q providertest.Quirk, fields ...string) func(map[string]any) {
-	return func(row map[string]any) {
-		for _, f := range fields {
-			switch q {
-			case providertest.PriceText, providertest.RateText:
-				row[f] = fmt.Sprint(row[f])
-			case providertest.PriceNull, providertest.RateNull:
-				row[f] = nil
-			default:
-				row[f] = json.Number("0")
-			}
-		}
 	}
 }
