@@ -8,9 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"syscall"
 	"time"
+
+	"github.com/munhq/gpuscale/internal/child"
 )
 
 // process is one running component. Its output goes to a file, so that a failure can be explained after the fact and
@@ -19,14 +20,14 @@ type process struct {
 	name    string
 	logPath string
 	cmd     *exec.Cmd
-	exited  chan struct{} // closed when the process is gone
+	exited  <-chan struct{} // closed when the process is gone
 	// expected is set where the process is about to be ended by us alone; the cluster's lock guards it.
 	expected bool
 }
 
 // startProcess runs bin and calls onExit, if it started, once it is gone.
 func startProcess(name, bin string, args []string, dir string, onExit func(*process)) (*process, error) {
-	p := &process{name: name, logPath: filepath.Join(dir, name+".log"), exited: make(chan struct{})}
+	p := &process{name: name, logPath: filepath.Join(dir, name+".log")}
 	logFile, err := os.OpenFile(p.logPath, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, err
@@ -34,27 +35,14 @@ func startProcess(name, bin string, args []string, dir string, onExit func(*proc
 	p.cmd = exec.Command(bin, args...) //nolint:noctx // Its life is the cluster's, which calls stop; no call's context bounds it.
 	p.cmd.Stdout, p.cmd.Stderr = logFile, logFile
 	p.cmd.Dir = dir
-	p.cmd.SysProcAttr = childAttr()
-
-	started := make(chan error)
-	go func() {
-		// Linux sends the parent-death signal when the *thread* that forked ends, so that thread must last as long as
-		// the child.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := p.cmd.Start()
-		_ = logFile.Close() // The child has its own descriptor.
-		started <- err
-		if err != nil {
-			return
-		}
-		_ = p.cmd.Wait() // Its outcome is in cmd.ProcessState.
-		close(p.exited)
-		onExit(p)
-	}()
-	if err := <-started; err != nil {
+	p.cmd.SysProcAttr = child.Attr(syscall.SIGKILL)
+	if p.exited, err = child.Start(p.cmd, func() { _ = logFile.Close() }); err != nil { // The child has its own descriptor.
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
+	go func() {
+		<-p.exited
+		onExit(p)
+	}()
 	return p, nil
 }
 

@@ -4,8 +4,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"testing"
@@ -13,49 +11,19 @@ import (
 
 	"github.com/munhq/gpuscale/internal/agentapi"
 	"github.com/munhq/gpuscale/internal/bootstrap"
-	"github.com/munhq/gpuscale/internal/cloudsim/body/process"
+	"github.com/munhq/gpuscale/internal/cloudsim/cloudsimtest"
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	"github.com/munhq/gpuscale/internal/cloudsim/runpod"
-	"github.com/munhq/gpuscale/internal/pki"
 	"github.com/munhq/gpuscale/internal/workerclient"
 	"github.com/munhq/gpuscale/pkg/provider"
 	driver "github.com/munhq/gpuscale/pkg/provider/runpod"
 )
-
-const claimUID = "0b8f3e52-6f0d-4b54-9c62-1f0a6c1de3aa"
 
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
 	}
 	return v
-}
-
-// processes builds the real programs.
-func processes(t *testing.T) *process.Factory {
-	t.Helper()
-	dir := t.TempDir()
-	for _, name := range []string{"gpuscale-agent", "vllm-sim"} {
-		build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, name), "github.com/munhq/gpuscale/cmd/"+name)
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("build %s: %v\n%s", name, err, out)
-		}
-	}
-	return must(process.New(process.Options{Agent: filepath.Join(dir, "gpuscale-agent"), VLLM: filepath.Join(dir, "vllm-sim"), Root: t.TempDir()}))
-}
-
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(60 * time.Second)
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("never %s", what)
-		}
-	}
 }
 
 // A real agent process, rented by the driver and reached where the driver says, is then called by nobody and ends its own
@@ -65,7 +33,7 @@ func TestARentedPodEndsItself(t *testing.T) {
 		t.Skip("builds and runs the real agent")
 	}
 	cfg := calm()
-	cfg.Boot, cfg.Body = market.Boot{}, processes(t)
+	cfg.Boot, cfg.Body = market.Boot{}, cloudsimtest.Processes(t)
 	m := market.New(cfg)
 	defer m.Close()
 	api := runpod.New(m, runpod.Options{Keys: []string{key}, PortLag: -1})
@@ -85,12 +53,9 @@ func TestARentedPodEndsItself(t *testing.T) {
 	defer srv.Close()
 
 	account := must(driver.New(driver.Config{APIKey: key, BaseURL: srv.URL}))
-	ca := must(pki.NewCA("5f2c91ab", time.Now()))
-	pair := must(ca.Worker(claimUID, time.Hour, time.Now()))
+	ca, said := cloudsimtest.Boot(agentapi.GPUExpectation{Name: "L4", Count: 1, VRAMGB: 24})
 	// As the driver declares it, so that what it claims is what the façade grants.
-	boot := bootstrap.Leased(agentapi.Boot{Installation: ca.Installation(), ClaimUID: claimUID, ClaimName: "test",
-		CertPEM: string(pair.CertPEM), KeyPEM: string(pair.KeyPEM), CAPEM: string(ca.PEM()),
-		GPUs: agentapi.GPUExpectation{Name: "L4", Count: 1, VRAMGB: 24}}, 3*time.Second, account.Capabilities(), srv.URL)
+	boot := bootstrap.Leased(said, 3*time.Second, account.Capabilities(), srv.URL)
 	container := must(bootstrap.Container(bootstrap.Params{Image: "vllm/vllm-openai:v0.10.1", Boot: boot}))
 	var offer provider.Offer
 	for _, o := range must(account.SearchOffers(t.Context(), provider.OfferQuery{CapacityType: provider.OnDemand, DiskGB: 50})) {
@@ -105,19 +70,19 @@ func TestARentedPodEndsItself(t *testing.T) {
 	client := must(workerclient.New(must(ca.Client(agentapi.RoleController, time.Hour, time.Now())), ca.PEM()))
 	defer client.Close()
 	var lease *agentapi.Lease
-	until(t, "answered where the driver says", func() bool {
+	cloudsimtest.Until(t, "answered where the driver says", func() bool {
 		seen, err := account.GetInstance(t.Context(), in.ID)
 		if err != nil || seen.Port == 0 {
 			return false
 		}
-		status, err := client.Status(t.Context(), net.JoinHostPort(seen.Address, strconv.Itoa(seen.Port)), claimUID)
+		status, err := client.Status(t.Context(), net.JoinHostPort(seen.Address, strconv.Itoa(seen.Port)), cloudsimtest.ClaimUID)
 		lease = status.Lease
 		return err == nil
 	})
 	if lease == nil || lease.SelfEnd != agentapi.SelfEndRunPod {
 		t.Errorf("lease %+v", lease)
 	}
-	until(t, "ended", func() bool { return len(m.Books().Live()) == 0 })
+	cloudsimtest.Until(t, "ended", func() bool { return len(m.Books().Live()) == 0 })
 	for _, r := range m.Books().Instances {
 		if r.ID != in.ID || r.EndedBy != "instance" {
 			t.Errorf("pod %s was ended by %q", r.ID, r.EndedBy)

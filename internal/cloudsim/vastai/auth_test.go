@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/munhq/gpuscale/internal/cloudsim/cloudsimtest"
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	"github.com/munhq/gpuscale/internal/cloudsim/vastai"
 )
@@ -206,7 +207,7 @@ func TestFaultsOnTheWire(t *testing.T) {
 	if _, _, err := create(); err == nil || rented() != 4 {
 		t.Errorf("late: %v, %d rented", err, rented())
 	}
-	until(t, "rented late", func() bool {
+	cloudsimtest.Until(t, "rented late", func() bool {
 		r.clock.Step(time.Second)
 		return rented() == 5
 	})

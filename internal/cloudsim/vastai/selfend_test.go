@@ -9,9 +9,9 @@ import (
 
 	"github.com/munhq/gpuscale/internal/agentapi"
 	"github.com/munhq/gpuscale/internal/bootstrap"
+	"github.com/munhq/gpuscale/internal/cloudsim/cloudsimtest"
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 	"github.com/munhq/gpuscale/internal/cloudsim/vastai"
-	"github.com/munhq/gpuscale/internal/pki"
 	vastdriver "github.com/munhq/gpuscale/pkg/provider/vastai"
 )
 
@@ -21,9 +21,8 @@ func TestARentedInstanceEndsItself(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds and runs the real agent")
 	}
-	ca := must(pki.NewCA("5f2c91ab", time.Now()))
-	pair := must(ca.Worker(claimUID, time.Hour, time.Now()))
-	m := market.New(market.Config{Provider: "vast.ai", Offers: []market.Offer{offer4090()}, Body: processes(t)})
+	_, said := cloudsimtest.Boot(agentapi.GPUExpectation{Name: "RTX4090", Count: 1, VRAMGB: 24})
+	m := market.New(market.Config{Provider: "vast.ai", Offers: []market.Offer{offer4090()}, Body: cloudsimtest.Processes(t)})
 	defer m.Close()
 	api := vastai.New(m, vastai.Options{Keys: []string{key}})
 	var mu sync.Mutex
@@ -43,13 +42,11 @@ func TestARentedInstanceEndsItself(t *testing.T) {
 	r := &rig{t: t, market: m, url: srv.URL, client: srv.Client()}
 	// As the driver declares it, so that what it claims is what the façade grants.
 	driver := must(vastdriver.New(vastdriver.Config{APIKey: key, BaseURL: srv.URL}))
-	boot := bootstrap.Leased(agentapi.Boot{Installation: ca.Installation(), ClaimUID: claimUID, ClaimName: "test",
-		CertPEM: string(pair.CertPEM), KeyPEM: string(pair.KeyPEM), CAPEM: string(ca.PEM()),
-		GPUs: agentapi.GPUExpectation{Name: "RTX4090", Count: 1, VRAMGB: 24}}, 2*time.Second, driver.Capabilities(), srv.URL)
+	boot := bootstrap.Leased(said, 2*time.Second, driver.Capabilities(), srv.URL)
 	m.FailNext(market.OpDestroy, market.ServerError)
 	id, _ := r.rent(with(order(), "env", object{"GPUSCALE_BOOT": must(bootstrap.BootData(bootstrap.Params{Boot: boot})), "-p 9443:9443": "1"}))
 
-	until(t, "ended", func() bool { return len(m.Books().Live()) == 0 })
+	cloudsimtest.Until(t, "ended", func() bool { return len(m.Books().Live()) == 0 })
 	for _, in := range m.Books().Instances {
 		if in.ID != id || in.EndedBy != "instance" {
 			t.Errorf("instance %s was ended by %q", in.ID, in.EndedBy)

@@ -22,7 +22,6 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,6 +31,8 @@ import (
 	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver called "pgx"
+
+	"github.com/munhq/gpuscale/internal/child"
 )
 
 // Password of the servers: what no error, log or process list may show.
@@ -50,7 +51,7 @@ type Server struct {
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
-	exited chan struct{}
+	exited <-chan struct{}
 	count  int
 }
 
@@ -224,6 +225,14 @@ func notRoot() (*syscall.Credential, error) {
 	return nil, errors.New("postgrestest: Postgres does not run as root, and there is neither a user postgres nor nobody")
 }
 
+// attr runs a program as someone else where that must be, and ends it with the test binary: SIGQUIT is Postgres's immediate
+// shutdown, which takes its children along.
+func (s *Server) attr() *syscall.SysProcAttr {
+	attr := child.Attr(syscall.SIGQUIT)
+	attr.Credential = s.as
+	return attr
+}
+
 func (s *Server) initialise() error {
 	password := filepath.Join(s.dir, "password")
 	if err := os.WriteFile(password, []byte(Password), 0o600); err != nil {
@@ -238,7 +247,7 @@ func (s *Server) initialise() error {
 	}
 	cmd := exec.CommandContext(context.Background(), filepath.Join(s.bin, "initdb"), "--pgdata", s.data(), "--username", superuser,
 		"--pwfile", password, "--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C", "--no-sync")
-	cmd.Dir, cmd.SysProcAttr = s.dir, childAttr(s.as)
+	cmd.Dir, cmd.SysProcAttr = s.dir, s.attr()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("postgrestest: initdb: %w\n%s", err, out)
 	}
@@ -256,7 +265,7 @@ func (s *Server) start() error {
 	}
 	var err error
 	for range 3 {
-		if s.port, err = freePort(); err != nil {
+		if s.port, err = child.FreePort(); err != nil {
 			return err
 		}
 		if err = s.run(); err == nil {
@@ -264,19 +273,6 @@ func (s *Server) start() error {
 		}
 	}
 	return err
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it does not wait
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close() //nolint:errcheck // nothing was written
-	addr, ok := l.Addr().(*net.TCPAddr)
-	if !ok {
-		return 0, fmt.Errorf("postgrestest: %s is no TCP address", l.Addr())
-	}
-	return addr.Port, nil
 }
 
 func (s *Server) run() error {
@@ -290,22 +286,8 @@ func (s *Server) run() error {
 		"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=200", "-c", "shared_buffers=16MB",
 		// What a server that is killed had written survives in the kernel; only the machine's end would lose it.
 		"-c", "fsync=off")
-	s.cmd.Dir, s.cmd.SysProcAttr, s.cmd.Stdout, s.cmd.Stderr = s.dir, childAttr(s.as), log, log
-	s.exited = make(chan struct{})
-	started := make(chan error)
-	go func(cmd *exec.Cmd, exited chan struct{}) {
-		// The parent-death signal comes when the thread that forked ends, so that thread must last as long.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		_ = log.Close() // the child has its own descriptor
-		started <- err
-		if err == nil {
-			_ = cmd.Wait() // its outcome is in cmd.ProcessState
-			close(exited)
-		}
-	}(s.cmd, s.exited)
-	if err := <-started; err != nil {
+	s.cmd.Dir, s.cmd.SysProcAttr, s.cmd.Stdout, s.cmd.Stderr = s.dir, s.attr(), log, log
+	if s.exited, err = child.Start(s.cmd, func() { _ = log.Close() }); err != nil { // the child has its own descriptor
 		s.cmd = nil
 		return fmt.Errorf("postgrestest: %w", err)
 	}

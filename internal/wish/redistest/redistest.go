@@ -12,12 +12,13 @@ import (
 	"fmt"
 	"net"
 	"os/exec"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/munhq/gpuscale/internal/child"
 )
 
 // Password of the servers: what no error and no log may show.
@@ -29,7 +30,7 @@ const startTimeout = 20 * time.Second
 type Server struct {
 	port   int
 	cmd    *exec.Cmd
-	exited chan struct{}
+	exited <-chan struct{}
 }
 
 // Start is a server for this test alone, ended with it.
@@ -42,7 +43,7 @@ func Start(t testing.TB) *Server {
 	var err error
 	// More than once: another process may take the port in between.
 	for range 3 {
-		if s.port, err = freePort(); err != nil {
+		if s.port, err = child.FreePort(); err != nil {
 			break
 		}
 		if err = s.run(); err == nil {
@@ -94,19 +95,6 @@ func (s *Server) signal(t testing.TB, sig syscall.Signal) {
 
 func (s *Server) addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it does not wait
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close() //nolint:errcheck // nothing was written
-	addr, ok := l.Addr().(*net.TCPAddr)
-	if !ok {
-		return 0, fmt.Errorf("redistest: %s is no TCP address", l.Addr())
-	}
-	return addr.Port, nil
-}
-
 func (s *Server) run() error {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -116,21 +104,8 @@ func (s *Server) run() error {
 	s.cmd = exec.Command(path, "-") //nolint:noctx // it outlives the call
 	// By standard input, since a process list shows arguments.
 	s.cmd.Stdin = strings.NewReader(fmt.Sprintf("bind 127.0.0.1\nport %d\nsave \"\"\nappendonly no\nrequirepass %s\n", s.port, Password))
-	s.cmd.Stdout, s.cmd.Stderr, s.cmd.SysProcAttr = &log, &log, childAttr()
-	s.exited = make(chan struct{})
-	started := make(chan error)
-	go func(cmd *exec.Cmd, exited chan struct{}) {
-		// The parent-death signal comes when the thread that forked ends, so that thread must last as long.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait() // its outcome is in cmd.ProcessState
-			close(exited)
-		}
-	}(s.cmd, s.exited)
-	if err := <-started; err != nil {
+	s.cmd.Stdout, s.cmd.Stderr, s.cmd.SysProcAttr = &log, &log, child.Attr(syscall.SIGKILL)
+	if s.exited, err = child.Start(s.cmd, nil); err != nil {
 		s.cmd = nil
 		return fmt.Errorf("redistest: %w", err)
 	}
