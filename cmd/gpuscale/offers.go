@@ -140,7 +140,7 @@ func (o *offersOptions) need() (offers.Need, error) {
 	}
 	for _, g := range o.gpus {
 		if len(gpu.Expand(g)) == 0 {
-			return n, usageError{fmt.Errorf("--gpu %q: there is no such GPU; %s", g, meant(g, gpuNames()))}
+			return n, usageError{fmt.Errorf("--gpu %q: there is no such GPU; %s", g, meant(g, gpuEntries()))}
 		}
 	}
 	if len(o.gpus) > 0 {
@@ -200,6 +200,20 @@ func gpuNames() []string {
 	var out []string
 	for _, n := range gpu.Names() {
 		out = append(out, string(n))
+	}
+	return out
+}
+
+// gpuEntries are what a pool's gpuTypes may name: every GPU, and those of several kinds also by the part that they share.
+func gpuEntries() []string {
+	var out []string
+	for _, name := range gpuNames() {
+		family, _, _ := strings.Cut(name, "-")
+		for _, entry := range []string{family, name} {
+			if !slices.Contains(out, entry) {
+				out = append(out, entry)
+			}
+		}
 	}
 	return out
 }

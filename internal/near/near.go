@@ -11,7 +11,7 @@ import (
 const mostNear = 3
 
 // Names are the nearest names, a few at most, that somebody may have meant: that differ in case and separators only, in a letter
-// or two, or begin with what was written.
+// or two, or have what was written in them.
 func Names(written string, names []string) []string {
 	type candidate struct {
 		name string
@@ -22,10 +22,10 @@ func Names(written string, names []string) []string {
 	for _, n := range names {
 		have := plain(n)
 		off := distance(want, have)
-		if len(want) >= 3 && strings.HasPrefix(have, want) {
+		if len(want) >= 3 && strings.Contains(have, want) {
 			off = min(off, 1)
 		}
-		if off <= max(1, len(want)/4) {
+		if off <= max(1, len(want)/3) {
 			found = append(found, candidate{n, off})
 		}
 	}
@@ -43,23 +43,27 @@ var separators = strings.NewReplacer(" ", "", "-", "", "_", "", ".", "")
 
 func plain(s string) string { return strings.ToLower(separators.Replace(s)) }
 
-// distance is how many letters have to be changed, left out or put in.
+// distance is how many letters have to be changed, left out, put in or swapped with the next.
 func distance(a, b string) int {
+	var last []int // the row before row
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j
 	}
 	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
+		next := make([]int, len(b)+1)
+		next[0] = i + 1
 		for j := range len(b) {
-			change := before
+			change := row[j]
 			if a[i] != b[j] {
 				change++
 			}
-			before = row[j+1]
-			row[j+1] = min(change, before+1, row[j]+1)
+			next[j+1] = min(change, row[j+1]+1, next[j]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				next[j+1] = min(next[j+1], last[j-1]+1)
+			}
 		}
+		last, row = row, next
 	}
 	return row[len(b)]
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/crypto/ssh"
+
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
 )
 
@@ -121,7 +123,7 @@ func readForm(w http.ResponseWriter, req *http.Request) (form, []complaint) {
 		r.complain(invalidValue, attributesKey+".image", "No image '%s'", f.image)
 	}
 	key := field[string](r, a, attributesKey, "ssh_key", false)
-	if !strings.HasPrefix(key, "ssh-") && field[string](r, a, attributesKey, "ssh_key_id", false) == "" {
+	if _, _, _, _, err := ssh.ParseAuthorizedKey([]byte(key)); err != nil && field[string](r, a, attributesKey, "ssh_key_id", false) == "" {
 		r.complain(invalidValue, attributesKey+".ssh_key", "An SSH key is required")
 	}
 	f.readResources(r, a["resources"])

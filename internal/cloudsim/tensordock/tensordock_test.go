@@ -117,7 +117,7 @@ const (
 func order(changes ...func(object)) object {
 	a := object{"name": "gs-aaaaaaaa-0001", "type": "virtualmachine", "image": "ubuntu2404_ml_everything",
 		"resources":   object{"vcpu_count": 4, "ram_gb": 32, "storage_gb": 150, "gpus": object{slug: object{"count": 1}}},
-		"hostnode_id": tensordock.NodeID("4411"), "ssh_key": "ssh-ed25519 AAAA ops",
+		"hostnode_id": tensordock.NodeID("4411"), "ssh_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDaZoVXP1MEdGB5dcAIMEgFpB/ec7O1fUvajWdmirC8X ops",
 		"port_forwards": []object{{"protocol": "tcp", "internal_port": 22, "external_port": 0}, {"internal_port": 9443, "external_port": 0}},
 		"cloud_init": object{"package_update": false, "write_files": []object{{"path": "/run/x.sh", "content": "#!/bin/bash\n",
 			"owner": "root:root", "permissions": "0600"}}, "runcmd": []string{"bash /run/x.sh"}}}
@@ -198,7 +198,7 @@ func TestAnOrderThatIsNotUnderstood(t *testing.T) {
 		"no JSON": `{`, "a list": []any{}, "no data": object{}, "no type": object{"data": object{"attributes": order()["data"].(object)["attributes"]}},
 		"another key": order(set("startup_script", "x")), "snake case": order(set("use_dedicated_ip", true)),
 		"no name": order(set("name", nil)), "a number for a name": order(set("name", 7)), "no image": order(set("image", nil)),
-		"Docker image": order(set("image", "vllm/vllm-openai")), "no SSH key": order(set("ssh_key", nil)), "odd SSH key": order(set("ssh_key", "x")),
+		"Docker image": order(set("image", "vllm/vllm-openai")), "no SSH key": order(set("ssh_key", nil)), "odd SSH key": order(set("ssh_key", "ssh-ed25519 AAAA ops")),
 		"both places": order(set("location_id", tensordock.LocationID("Oslo, NO"))), "no place": order(set("hostnode_id", nil)),
 		"odd vCPUs": order(resource("vcpu_count", 5)), "vCPUs as text": order(resource("vcpu_count", "4")), "RAM between steps": order(resource("ram_gb", 33)),
 		"a small disk": order(resource("storage_gb", 99)), "a disk between steps": order(resource("storage_gb", 120)),

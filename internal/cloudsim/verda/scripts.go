@@ -6,7 +6,8 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
+
+	"golang.org/x/crypto/ssh"
 )
 
 type script struct{ ID, Name, Text string }
@@ -110,7 +111,7 @@ func (s *Server) addKey(w http.ResponseWriter, r *http.Request) {
 	if !read(w, r, &in) {
 		return
 	}
-	if in.Name == "" || !strings.HasPrefix(in.Key, "ssh-") {
+	if _, _, _, _, err := ssh.ParseAuthorizedKey([]byte(in.Key)); in.Name == "" || err != nil {
 		invalid(w, "Invalid SSH key")
 		return
 	}

@@ -75,7 +75,7 @@ func (r *rig) call(method, path string, body any) (int, string) {
 // order is one that is taken, with a script and a key of its own.
 func (r *rig) order(change object) object {
 	r.t.Helper()
-	_, key := r.call("POST", "/ssh-keys", object{"name": "k", "key": "ssh-ed25519 AAAA k"})
+	_, key := r.call("POST", "/ssh-keys", object{"name": "k", "key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDaZoVXP1MEdGB5dcAIMEgFpB/ec7O1fUvajWdmirC8X k"})
 	_, script := r.call("POST", "/scripts", object{"name": "s", "script": "#!/bin/bash\n"})
 	out := object{"instance_type": "1L40S.20V", "image": "ubuntu-24.04-cuda-12.8-open-docker", "hostname": "a", "description": "d",
 		"location_code": "FIN-03", "ssh_key_ids": []string{key}, "startup_script_id": script, "is_spot": true, "contract": "SPOT",

@@ -4,12 +4,13 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
-	"encoding/base64"
-	"encoding/binary"
 	"fmt"
 	"net/http"
 	"regexp"
 	"strconv"
+	"strings"
+
+	"golang.org/x/crypto/ssh"
 
 	"github.com/munhq/gpuscale/pkg/provider"
 	"github.com/munhq/gpuscale/pkg/provider/rest"
@@ -190,11 +191,9 @@ func throwawayKey() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	const kind = "ssh-ed25519"
-	var wire []byte // RFC 4253 §6.6: two strings, each after its length
-	for _, part := range [][]byte{[]byte(kind), public} {
-		wire = binary.BigEndian.AppendUint32(wire, uint32(len(part)))
-		wire = append(wire, part...)
+	key, err := ssh.NewPublicKey(public)
+	if err != nil {
+		return "", err
 	}
-	return kind + " " + base64.StdEncoding.EncodeToString(wire) + " gpuscale", nil
+	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))) + " gpuscale", nil
 }

@@ -3,14 +3,13 @@ package verda
 import (
 	"context"
 	"crypto/ed25519"
-	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"regexp"
 	"strconv"
 	"strings"
+
+	"golang.org/x/crypto/ssh"
 
 	"github.com/munhq/gpuscale/pkg/provider"
 	"github.com/munhq/gpuscale/pkg/provider/rest"
@@ -192,10 +191,9 @@ func newKey() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	const kind = "ssh-ed25519"
-	var blob []byte
-	for _, part := range [][]byte{[]byte(kind), public} {
-		blob = append(binary.BigEndian.AppendUint32(blob, uint32(len(part))), part...)
+	key, err := ssh.NewPublicKey(public)
+	if err != nil {
+		return "", err
 	}
-	return fmt.Sprintf("%s %s %s", kind, base64.StdEncoding.EncodeToString(blob), keyName), nil
+	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))) + " " + keyName, nil
 }
