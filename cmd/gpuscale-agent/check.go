@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -20,7 +21,12 @@ func check(ctx context.Context, args []string, getenv func(string) string, stdou
 	flags.SetOutput(io.Discard)
 	file := flags.String("boot-file", "", "file with the boot data, in place of GPUSCALE_BOOT")
 	format := flags.String("o", "text", "text or json")
-	if err := flags.Parse(args); err != nil || flags.NArg() > 0 || *format != "text" && *format != "json" {
+	err := flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		_, _ = fmt.Fprintln(stdout, checkUsage) // There is nowhere else to say it.
+		return exitOK
+	}
+	if err != nil || flags.NArg() > 0 || *format != "text" && *format != "json" {
 		_, _ = fmt.Fprintln(stderr, checkUsage) // There is nowhere else to say it.
 		return exitUsage
 	}

@@ -70,3 +70,13 @@ func TestCheckRefusesWhatItDoesNotKnow(t *testing.T) {
 		}
 	}
 }
+
+func TestHelpIsNoMistake(t *testing.T) {
+	for _, args := range [][]string{{"--help"}, {"-h"}, {"check", "-h"}, {"check", "--help"}} {
+		var out, errs bytes.Buffer
+		if code := run(t.Context(), args, func(string) string { return "" }, &out, &errs); code != exitOK || errs.Len() > 0 ||
+			!strings.Contains(out.String(), "usage: gpuscale-agent check [-o text|json]") {
+			t.Errorf("%v: exit %d, %q, %q", args, code, out.String(), errs.String())
+		}
+	}
+}

@@ -7,8 +7,8 @@
 // "gpuscale-agent check" serves nothing: it prints what it sees of the machine and whether it could serve there, with -o
 // json for programs, and exits 0 when it could and 1 when not.
 //
-// It exits 0 when it was told to end, 1 when it cannot listen, and 2, with one line, when its arguments or boot data
-// are missing or not understood.
+// It exits 0 when it was told to end or asked for help, 1 when it cannot listen, and 2, with one line, when its arguments
+// or boot data are missing or not understood.
 package main
 
 import (
@@ -32,6 +32,8 @@ import (
 
 // version is set by the build.
 var version = "dev"
+
+const usage = "usage: gpuscale-agent [--boot-file FILE] [--version], or gpuscale-agent check"
 
 const (
 	exitOK      = 0
@@ -67,8 +69,13 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	flags.SetOutput(io.Discard)
 	file := flags.String("boot-file", "", "file with the boot data, in place of GPUSCALE_BOOT")
 	show := flags.Bool("version", false, "print the version")
-	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
-		say("usage: gpuscale-agent [--boot-file FILE] [--version], or gpuscale-agent check")
+	err := flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		_, _ = fmt.Fprintf(stdout, "%s\n%s\n", usage, checkUsage) // As above.
+		return exitOK
+	}
+	if err != nil || flags.NArg() > 0 {
+		say("%s", usage)
 		return exitUsage
 	}
 	if *show {

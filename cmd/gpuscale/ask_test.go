@@ -97,6 +97,10 @@ func TestBadInputIsRefusedWithWhatWouldBeRight(t *testing.T) {
 		says string
 	}{
 		{"offers --gpu RTX_4091", exitUsage, `--gpu "RTX_4091": there is no such GPU; did you mean RTX4090?`},
+		{"offers --gpu RTX4909", exitUsage, `--gpu "RTX4909": there is no such GPU; did you mean RTX4090?`},
+		{"offers --gpu 4090", exitUsage, "did you mean RTX4090?"},
+		{"offers --gpu A1000", exitUsage, "did you mean A100?"},
+		{"offers --gpu pentium", exitUsage, "there is no such GPU; there are T4, "},
 		{"offers --provider vastai", exitUsage, "--provider vastai: there is no such provider; did you mean vast.ai?"},
 		{"offers --provider ovh", exitUsage, "there are runpod, "},
 		{"offers --sort speed", exitUsage, "--sort speed: one of price, "},

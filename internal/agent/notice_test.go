@@ -173,6 +173,42 @@ func TestAzureAnnouncesByScheduledEvents(t *testing.T) {
 	}
 }
 
+// TestAWSTokensThatRanOutAreReplaced: a machine outlives a token, and the notice comes all the same.
+func TestAWSTokensThatRanOutAreReplaced(t *testing.T) {
+	var mu sync.Mutex
+	tokens, refused, announced := 0, 0, false
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case r.Method == http.MethodPut && r.URL.Path == "/latest/api/token" && r.Header.Get("X-aws-ec2-metadata-token-ttl-seconds") != "":
+			tokens++
+			_, _ = fmt.Fprint(w, tokens)
+		case r.Header.Get("X-aws-ec2-metadata-token") != fmt.Sprint(tokens):
+			refused++
+			w.WriteHeader(http.StatusUnauthorized)
+		case announced && r.URL.Path == "/latest/meta-data/spot/instance-action":
+			_, _ = fmt.Fprint(w, `{"action":"terminate","time":"2027-09-19T18:29:47Z"}`)
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(server.Close)
+	k := newWorld(t).start(func(c *agent.Config) {
+		c.Boot.Notices, c.Metadata, c.Settings.NoticePoll = agentapi.NoticesAWS, server.URL, 10*time.Millisecond
+	})
+	eventually(t, "has a token", func() bool { mu.Lock(); defer mu.Unlock(); return tokens > 0 })
+	mu.Lock()
+	tokens, announced = tokens+1, true // The one that it has is good no more.
+	mu.Unlock()
+	k.untilNotice(agentapi.NoticeInterrupted)
+	mu.Lock()
+	defer mu.Unlock()
+	if refused != 1 || tokens != 3 {
+		t.Errorf("%d calls were refused, and %d tokens made", refused, tokens)
+	}
+}
+
 // TestAMetadataServiceThatIsNotThere is asked less and less, and what answers in its place is not believed.
 func TestAMetadataServiceThatIsNotThere(t *testing.T) {
 	var mu sync.Mutex

@@ -458,6 +458,28 @@ func TestAForwardWhereNoAddressIsLeft(t *testing.T) {
 	}
 }
 
+// TestASlowReplyIsWaitedFor: calls have run into 60 s (§1), and are given twice that where nobody says otherwise.
+func TestASlowReplyIsWaitedFor(t *testing.T) {
+	for given, want := range map[time.Duration]time.Duration{0: 2 * time.Minute, time.Second: time.Second} {
+		var left time.Duration
+		p, err := New(Config{Token: "t", Timeout: given, Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			deadline, _ := r.Context().Deadline()
+			left = time.Until(deadline)
+			return nil, errors.New("enough")
+		})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.DestroyInstance(t.Context(), "vm-1"); err == nil || left > want || left < want-time.Minute/2 {
+			t.Errorf("with a time-out of %s a call is waited for for %s: %v", given, left, err)
+		}
+	}
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
 func TestThrowawayKeys(t *testing.T) {
 	one, err := throwawayKey()
 	two, err2 := throwawayKey()
