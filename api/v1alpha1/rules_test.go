@@ -21,10 +21,6 @@ const fixed = "a claim's spec cannot be changed (only its placements, by the con
 
 // ruleCases are by the rule's message. A case is tried at every place that has the rule.
 var ruleCases = map[string]ruleCase{
-	"models: each model may be listed once; two entries have the same name; merge them": {
-		refused:  []any{some{"models": []any{some{"name": "a"}, some{"name": "b"}, some{"name": "a"}}}},
-		accepted: []any{some{"models": []any{some{"name": "a"}, some{"name": "A"}}}, some{"models": absent{}}, some{"models": []any{}}},
-	},
 	"providers: the same name and capacityType are listed twice; merge the two entries": {
 		refused: []any{
 			[]any{entry("vast.ai", "spot"), entry("vast.ai", "spot")},
