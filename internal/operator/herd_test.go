@@ -31,12 +31,39 @@ func TestAHerdStaysUnderTheCeilings(t *testing.T) {
 	}
 	w := start(t, offers)
 	w.pool() // maxNodes 6, maxCostPerHour 3.00
-	const herd = 500
+	w.herd(500, "maxNodes 6: 6 reserved")
+	w.never(6, market.USD(3))
+	if peak := w.market.Books().Peak().Live; peak != 6 {
+		t.Errorf("%d nodes at most, the pool pays six of", peak)
+	}
+}
+
+// TestAHerdStaysUnderWhatItMayCost is the same with dear machines, of which the money buys fewer than the pool has nodes for.
+func TestAHerdStaysUnderWhatItMayCost(t *testing.T) {
+	var offers []market.Offer
+	for i := range 20 {
+		o := offer(fmt.Sprint(2001 + i))
+		o.OnDemand, o.MinBid = market.USD(2), market.USD(0.55+0.013*float64(i%7)) // bid for with 0.63 to 0.72
+		offers = append(offers, o)
+	}
+	w := start(t, offers)
+	w.pool(func(p *v1alpha1.GPUNodePool) { p.Spec.Providers[0].MaxPrice = money.MustParse("1.00") })
+	w.herd(60, "maxCostPerHour 3.00: ")
+	w.never(6, market.USD(3))
+	if peak := w.market.Books().Peak().Live; peak < 3 || peak > 4 {
+		t.Errorf("%d nodes at most, the money is for three or four", peak)
+	}
+}
+
+// herd has so many pods of as many models ask at once, and waits until every one of them is served or says which ceiling is
+// in its way, with numbers.
+func (w *world) herd(n int, ceiling string) {
+	w.t.Helper()
 	var wg sync.WaitGroup
 	for i := range 10 {
 		wg.Go(func() {
-			for j := range herd / 10 {
-				w.pod(fmt.Sprintf("acme/m%d", i*50+j))
+			for j := range n / 10 {
+				w.pod(fmt.Sprintf("acme/m%d", i*n/10+j))
 			}
 		})
 	}
@@ -51,25 +78,30 @@ func TestAHerdStaysUnderTheCeilings(t *testing.T) {
 		for _, p := range pods.Items {
 			for _, c := range p.Status.Conditions {
 				if c.Type == v1alpha1.PodConditionServed {
-					if c.Reason == v1alpha1.PodReasonCeilingReached && !strings.Contains(c.Message, "reserved") {
-						return fmt.Errorf("no numbers in %q", c.Message)
+					if c.Reason == v1alpha1.PodReasonCeilingReached && !(strings.Contains(c.Message, ceiling) && strings.Contains(c.Message, "reserved")) {
+						return fmt.Errorf("%q is not in %q", ceiling, c.Message)
 					}
 					said[c.Reason]++
 				}
 			}
 		}
-		if said[v1alpha1.PodReasonServed] == 0 || said[v1alpha1.PodReasonServed]+said[v1alpha1.PodReasonCeilingReached] != herd {
+		if said[v1alpha1.PodReasonServed] == 0 || said[v1alpha1.PodReasonServed]+said[v1alpha1.PodReasonCeilingReached] != n {
 			return fmt.Errorf("pods say %v", said)
 		}
 		return nil
 	})
+}
+
+// never insists that the market's books show no more than so much at any instant.
+func (w *world) never(nodes int, perHour market.Nano) {
+	w.t.Helper()
 	books := w.market.Books()
 	for _, s := range books.Series {
-		if s.Live > 6 || s.CommittedPerHour > market.USD(3) {
-			t.Errorf("at %s: %d nodes at %s $/h", s.At, s.Live, s.CommittedPerHour)
+		if s.Live > nodes || s.CommittedPerHour > perHour {
+			w.t.Errorf("at %s: %d nodes at %s $/h", s.At, s.Live, s.CommittedPerHour)
 		}
 	}
-	t.Logf("peak %d nodes at %s $/h", books.Peak().Live, books.Peak().CommittedPerHour)
+	w.t.Logf("peak %d nodes at %s $/h", books.Peak().Live, books.Peak().CommittedPerHour)
 }
 
 // within is eventually with a patience of its own.

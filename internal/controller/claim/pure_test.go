@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
+	"github.com/munhq/gpuscale/internal/reserve"
+	"github.com/munhq/gpuscale/pkg/money"
 )
 
 func TestPhaseFollowsConditionsAndNeverGoesBack(t *testing.T) {
@@ -92,5 +95,41 @@ func TestTokenIsStableAndALabel(t *testing.T) {
 	}
 	if want := "gs-01234567-"; a[:len(want)] != want {
 		t.Errorf("token %q does not begin with %q", a, want)
+	}
+}
+
+// TestAClaimMayBuyOnlyWhatItsPoolPromisesNow: each way in which a promise has ended, or a ceiling was lowered below what is
+// promised to all.
+func TestAClaimMayBuyOnlyWhatItsPoolPromisesNow(t *testing.T) {
+	two, three := int32(2), int32(3)
+	for name, tc := range map[string]struct {
+		edit func(*v1alpha1.GPUNodePool)
+		why  string
+	}{
+		"promised":             {func(*v1alpha1.GPUNodePool) {}, ""},
+		"all is used":          {func(p *v1alpha1.GPUNodePool) { p.Spec.Limits.MaxGPUs = &three }, ""},
+		"no entry":             {func(p *v1alpha1.GPUNodePool) { p.Status.Reservations[0].Claim = "another" }, "no reservation"},
+		"being deleted":        {func(p *v1alpha1.GPUNodePool) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }, "being deleted"},
+		"a lowered cost":       {func(p *v1alpha1.GPUNodePool) { p.Spec.Limits.MaxCostPerHour = money.MustParse("0.899999") }, "maxCostPerHour is now 0.899999"},
+		"fewer nodes":          {func(p *v1alpha1.GPUNodePool) { p.Spec.Scaling.MaxNodes = 1 }, "2 nodes reserved, maxNodes is now 1"},
+		"fewer GPUs":           {func(p *v1alpha1.GPUNodePool) { p.Spec.Limits.MaxGPUs = &two }, "3 GPUs reserved, maxGPUs is now 2"},
+		"nothing may be spent": {func(p *v1alpha1.GPUNodePool) { p.Spec.Scaling.MaxNodes, p.Spec.Limits.MaxCostPerHour = 0, money.Dollars{} }, "maxCostPerHour is now"},
+	} {
+		p := &v1alpha1.GPUNodePool{ObjectMeta: metav1.ObjectMeta{Name: "p"}}
+		p.Spec.Scaling.MaxNodes, p.Spec.Limits.MaxCostPerHour = 2, money.MustParse("0.90")
+		for _, r := range []v1alpha1.Reservation{{Claim: "c", DollarsPerHour: money.MustParse("0.40"), GPUs: 1}, {Claim: "d", DollarsPerHour: money.MustParse("0.50"), GPUs: 2}} {
+			if err := reserve.Add(p, r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tc.edit(p)
+		v := &visit{claim: &v1alpha1.GPUNodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: v1alpha1.GPUNodeClaimSpec{Pool: "p"}}}
+		res, why := v.entitlement(p, false)
+		if tc.why == "" && (why != "" || res.DollarsPerHour != money.MustParse("0.40")) || tc.why != "" && !strings.Contains(why, tc.why) {
+			t.Errorf("%s: %q of %+v, want %q", name, why, res, tc.why)
+		}
+		if _, why := v.entitlement(&v1alpha1.GPUNodePool{}, true); !strings.Contains(why, "does not exist") {
+			t.Errorf("without its pool: %q", why)
+		}
 	}
 }
