@@ -3,6 +3,7 @@ package operator_test
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -75,6 +76,37 @@ func TestPostgresAway(t *testing.T) {
 		t.Errorf("the claim did not wait: %d", len(claims))
 	}
 
+	s.Restart(t)
+	w.eventually("the claim goes", func() error {
+		if n := len(w.claims()); n > 0 {
+			return fmt.Errorf("%d claims", n)
+		}
+		return nil
+	})
+	w.inLedger(w.ledger(url), w.market.Books().Instances[0], w.watch.Ended()[0])
+}
+
+// TestPostgresIsLostWhileAnInstanceIsRented takes the database away between the intent, which is in it, and the answer of the
+// provider, which cannot be: the instance serves and ends all the same, is never bought twice, and all of it is in the
+// database once that is back.
+func TestPostgresIsLostWhileAnInstanceIsRented(t *testing.T) {
+	s := postgrestest.Start(t)
+	url := s.Database(t)
+	var once sync.Once
+	w := start(t, []market.Offer{offer("1001"), offer("1002")}, ledgerAt(url), func(w *world, _ *market.Config, _ *simvast.Options) {
+		w.beforeCreate = func(*world) { once.Do(func() { s.Stop(t) }) }
+	})
+	w.pool()
+	pod := w.pod("acme/tiny")
+	w.podSays(pod, corev1.ConditionTrue, v1alpha1.PodReasonServed)
+	w.remove(pod)
+	w.eventually("its instance is given back", func() error {
+		if n := len(w.live()); n > 0 {
+			return fmt.Errorf("%d live", n)
+		}
+		return nil
+	})
+	w.rentedAtMost(1)
 	s.Restart(t)
 	w.eventually("the claim goes", func() error {
 		if n := len(w.claims()); n > 0 {

@@ -65,8 +65,8 @@ type Config struct {
 	Wrap func(provider.Provider) provider.Provider
 	// Agent is what instances fetch whose pool names no agent.
 	Agent bootstrap.Agent
-	// WrapLedger and WrapWorkers go around what the claim controller writes its history to and calls agents with; nil is
-	// none. Tests end the process on either side of a call with them.
+	// WrapLedger goes around what claims write their history to, WrapWorkers around what claims and idleness call agents
+	// with; nil is none. Tests end the process on either side of a call with them, or keep agents from answering.
 	WrapLedger  func(claim.Ledger) claim.Ledger
 	WrapWorkers func(claim.Workers) claim.Workers
 	// MetricsAddr and HealthAddr are listened on; "0" turns either off.
@@ -259,6 +259,7 @@ func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Ide
 		return err
 	}
 	recent := recentAccounts{accounts}
+	agents := wrapped[claim.Workers](cfg.WrapWorkers, workers)
 	controllers := []interface{ SetupWithManager(ctrl.Manager) error }{
 		&pool.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: accounts, Rests: rests, Events: recorder,
 			Clock: cfg.Clock, Recheck: pool.DefaultRecheck},
@@ -267,12 +268,12 @@ func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Ide
 			SearchTimeout: cfg.SearchPatience, OrphanAge: cmp.Or(cfg.OrphanAge, reserve.OrphanAge),
 			History: led, Recall: recall},
 		&claim.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Accounts: recent, SearchPatience: cfg.SearchPatience,
-			Workers: wrapped[claim.Workers](cfg.WrapWorkers, workers), Ledger: wrapped[claim.Ledger](cfg.WrapLedger, led),
+			Workers: agents, Ledger: wrapped[claim.Ledger](cfg.WrapLedger, led),
 			Rests: rests, Strikes: strikes, Memory: led, Recall: recall,
 			Boot: bootMaker{id, cfg.Clock, cfg.Agent, agentfile.New(nil, cfg.Clock), cfg.WorkerLease, cfg.BaseURLs}, Lease: cfg.WorkerLease,
 			HFToken: secrets.hfToken,
 			Events:  recorder, Clock: cfg.Clock, Timing: cfg.Timing, Installation: id.Installation},
-		&disruption.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Workers: workers, Events: recorder,
+		&disruption.Reconciler{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Workers: agents, Events: recorder,
 			Clock: cfg.Clock, Demand: demandOpts, Traffic: gateways, Uptime: uptime(), AgentTimeout: cfg.Timing.AgentTimeout},
 		newSweeper(mgr, cfg, id, accounts, led, recorder),
 	}
