@@ -62,6 +62,38 @@ func TestAnAnnouncedInterruption(t *testing.T) {
 	}
 }
 
+// TestAHostThatLeaves: the end of what it promised is no surprise. Its instance is drained before, and replaced.
+func TestAHostThatLeaves(t *testing.T) {
+	w := start(t, []market.Offer{offer("1001"), offer("1002")})
+	w.pool(slow, func(p *v1alpha1.GPUNodePool) { p.Spec.Scaling.DrainTimeout.Duration = 20 * time.Second })
+	pod := w.pod("acme/tiny")
+	w.podSays(pod, corev1.ConditionTrue, v1alpha1.PodReasonServed)
+	claim := w.claims()[0]
+	answer := w.caller(claim).stream("acme/tiny", 60)
+
+	leaves := time.Now().Add(20 * time.Second)
+	if err := w.market.HostLeaves(w.live()[0].ID, leaves); err != nil {
+		t.Fatal(err)
+	}
+	w.event("GPUNodeClaim", v1alpha1.ReasonInterruptionNotice)
+	w.eventually("a replacement is bought", func() error {
+		if n := len(w.rented()); n != 2 {
+			return fmt.Errorf("%d rented", n)
+		}
+		return nil
+	})
+	if text := <-answer; !strings.Contains(text, "[DONE]") {
+		t.Errorf("the request that ran was lost: %q", text[max(0, len(text)-100):])
+	}
+	w.failed(v1alpha1.ReasonInterruptionNotice, v1alpha1.CulpritOffer)
+	w.podSays(pod, corev1.ConditionTrue, v1alpha1.PodReasonServed)
+	w.rentedAtMost(2)
+	w.machines("1001", "1002")
+	if at := w.watch.Ended()[0].Status.ReclaimAt; at == nil || leaves.Sub(at.Time).Abs() > time.Second {
+		t.Errorf("the host leaves at %s, the claim says %v", leaves, at)
+	}
+}
+
 // TestAnInterruptionAtTheCeiling: the replacement waits until the machine is gone, and the pod says for which. The drain
 // ends when the machine goes, whatever time the pool would give.
 func TestAnInterruptionAtTheCeiling(t *testing.T) {

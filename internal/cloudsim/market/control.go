@@ -137,6 +137,19 @@ func (m *Market) Reclaim(id string) error {
 	})
 }
 
+// HostLeaves sets when the host's promise to an instance ends.
+func (m *Market) HostLeaves(id string, at time.Time) error {
+	_, unlock := m.begin()
+	defer unlock()
+	r, err := m.find("", id)
+	if err != nil {
+		return err
+	}
+	r.Offer.EndsAt = at
+	m.at(at, func(at time.Time) { m.expire(r, at) })
+	return nil
+}
+
 // Kill ends an instance's software as a crash does: the instance stays, exited.
 func (m *Market) Kill(id string) error {
 	return m.change("", id, func(r *rental, now time.Time) *Error {

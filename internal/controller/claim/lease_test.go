@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -8,9 +9,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/agentapi"
+	"github.com/munhq/gpuscale/pkg/provider"
 )
 
 var noon = time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
@@ -125,4 +128,55 @@ func TestWhatAnAgentAnnounces(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWhenAHostLeaves: its claim ends just as long before as requests may run on, and a quarter of an hour at the most.
+func TestWhenAHostLeaves(t *testing.T) {
+	for name, tt := range map[string]struct {
+		ends, drain time.Duration // 0: no end, the default
+		acts        bool
+	}{
+		"no end":                    {0, 0, false},
+		"a year":                    {365 * 24 * time.Hour, 0, false},
+		"too early by default":      {5*time.Minute + time.Second, 0, false},
+		"by default":                {5 * time.Minute, 0, true},
+		"too early for the pool":    {2 * time.Minute, time.Minute, false},
+		"as long as the pool gives": {10 * time.Minute, 10 * time.Minute, true},
+		"a pool that gives a day":   {16 * time.Minute, 24 * time.Hour, false},
+		"and a quarter of an hour":  {15 * time.Minute, 24 * time.Hour, true},
+		"over, and it runs on":      {-time.Second, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := visitAt(time.Hour)
+			pool := &v1alpha1.GPUNodePool{}
+			pool.Name, v.claim.Spec.Pool = "p", "p"
+			if tt.drain > 0 {
+				pool.Spec.Scaling.DrainTimeout = &v1alpha1.Duration{Duration: tt.drain}
+			}
+			v.Client = pools{pool: pool}
+			in := provider.Instance{State: provider.StateRunning}
+			if tt.ends != 0 {
+				in.EndsAt = v.now().Add(tt.ends)
+			}
+			v.hostLeaves(t.Context(), in)
+			f := v.claim.Status.Failure
+			if acts := f != nil && f.Reason == v1alpha1.ReasonInterruptionNotice && f.Culprit == v1alpha1.CulpritOffer; acts != tt.acts || !acts && f != nil {
+				t.Errorf("failure %+v", f)
+			}
+			if at := v.claim.Status.ReclaimAt; (at != nil) != tt.acts || at != nil && !at.Time.Equal(in.EndsAt) {
+				t.Errorf("it leaves at %s, the claim says %v", in.EndsAt, at)
+			}
+		})
+	}
+}
+
+// pools is an API server with one pool.
+type pools struct {
+	client.Client
+	pool *v1alpha1.GPUNodePool
+}
+
+func (p pools) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	*into.(*v1alpha1.GPUNodePool) = *p.pool
+	return nil
 }

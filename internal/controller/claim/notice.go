@@ -34,6 +34,22 @@ func (v *visit) noticed(n *agentapi.Notice) {
 	v.fail("Notice", v1alpha1.ReasonInterruptionNotice, v.blame(), message)
 }
 
+// longestFarewell is the most of a host's promise that is given up for the drain, whatever the pool would give: a request
+// that takes longer is rare, and offers of hosts that leave within the hour are not bought.
+const longestFarewell = 15 * time.Minute
+
+// hostLeaves takes the end of what the host has promised for a notice: there the instance stops, and does not start again.
+// It acts once there is just the time that the pool gives for a drain. A promise that is over while the instance runs is
+// not one that is understood, and ends nothing.
+func (v *visit) hostLeaves(ctx context.Context, in provider.Instance) {
+	left := in.EndsAt.Sub(v.now())
+	if in.EndsAt.IsZero() || left <= 0 || left > longestFarewell || left > v.drainTimeout(ctx) {
+		return
+	}
+	v.noticed(&agentapi.Notice{Kind: agentapi.NoticeInterrupted, At: &in.EndsAt,
+		Message: "the host of the instance leaves " + v.claim.Status.Provider})
+}
+
 // reclaimedAt remembers when the machine goes.
 func (v *visit) reclaimedAt(n *agentapi.Notice) {
 	if n.Goes() && n.At != nil {

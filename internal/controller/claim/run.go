@@ -37,6 +37,7 @@ func (v *visit) run(ctx context.Context) (next, error) {
 	}
 	if v.is(v1alpha1.ConditionInstanceRunning) {
 		v.moved(inst)
+		v.hostLeaves(ctx, inst)
 		return proceed(), nil
 	}
 	if inst.State == provider.StateRunning && inst.Address != "" && inst.Port != 0 {
