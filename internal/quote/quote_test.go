@@ -87,6 +87,22 @@ func TestCheckTellsCredentialsApart(t *testing.T) {
 			t.Errorf("%s: account %q", name, got.Account)
 		}
 	}
+	for name, c := range map[string]struct {
+		spoil func(*market.Market)
+		want  quote.Verdict
+		says  string
+	}{
+		"does not answer": {func(m *market.Market) {
+			m.SetFaultRates(market.FaultRates{Share: map[market.Fault]float64{market.ServerError: 1}})
+		}, quote.Unclear, "Unavailable"},
+		"asks for patience": {func(m *market.Market) { m.FailNext(market.OpList, market.TooMany) }, quote.Unclear, "RateLimited"},
+	} {
+		d, getenv, markets := desk(t, nil, nil)
+		c.spoil(markets[provider.VastAI])
+		if got := d.Check(t.Context(), []provider.Name{provider.VastAI}, getenv)[0]; got.Verdict != c.want || !strings.Contains(got.Message, c.says) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
 	d, getenv, _ := desk(t, nil, nil)
 	for _, p := range d.Check(t.Context(), nil, getenv) {
 		if _, driven := drivers.All()[p.Provider]; driven == (p.Verdict == quote.Unsupported) {
