@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -196,5 +197,68 @@ func FuzzEngineAnswer(f *testing.F) {
 		if result.Header.Get(agentapi.HeaderRefused) != "" || result.Trailer.Get(agentapi.HeaderRefused) != "" {
 			t.Errorf("an engine speaks for the agent: %q", raw)
 		}
+	})
+}
+
+// FuzzMetadata: whatever answers in the place of a metadata service, a question ends in a notice of a known kind, in none or
+// in an error.
+func FuzzMetadata(f *testing.F) {
+	for _, s := range []string{
+		"HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\nEtag: 1\r\n\r\nTRUE", "HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\n\r\nTERMINATE_ON_HOST_MAINTENANCE",
+		"HTTP/1.1 200 OK\r\n\r\n{\"action\":\"stop\",\"time\":\"2027-09-19T18:29:47Z\"}", "HTTP/1.1 200 OK\r\n\r\n{\"action\":7,\"time\":\"soon\"}",
+		"HTTP/1.1 200 OK\r\n\r\n{\"noticeTime\":\"2027-09-19T18:29:47Z\"}", "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n",
+		`HTTP/1.1 200 OK` + "\r\n\r\n" + `{"DocumentIncarnation":2,"Events":[{"EventType":"Preempt","EventStatus":"Scheduled","NotBefore":"Mon, 19 Sep 2027 18:29:47 GMT"}]}`,
+		"HTTP/1.1 200 OK\r\n\r\nnull", "garbage", "",
+	} {
+		f.Add([]byte(s))
+	}
+	kinds := []string{agentapi.NoticeInterrupted, agentapi.NoticeMaintenance, agentapi.NoticeRebalance}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		client := metadataClient()
+		client.Transport = answers(raw)
+		m := metadata{base: "http://metadata", client: client}
+		for _, s := range []noticeSource{&awsNotices{metadata: m}, &azureNotices{metadata: m},
+			&gcpNotices{metadata: m, path: gcpPreempted}, &gcpNotices{metadata: m, path: gcpMaintenance}} {
+			for range 2 { // The second question has what the first one learned.
+				n, err := s.ask(t.Context())
+				if err == nil && n != nil && (!slices.Contains(kinds, n.Kind) || !utf8.ValidString(n.Message) || len(n.Message) > maxMessage) {
+					t.Errorf("%T: %+v", s, n)
+				}
+			}
+		}
+	})
+}
+
+// FuzzEndOfRental: an answer to the request for the end says that it may have been granted, or that it was not, and no
+// error tells the key.
+func FuzzEndOfRental(f *testing.F) {
+	const key = "key-of-the-instance"
+	for _, s := range []string{`{"success":true}`, `{"success":false,"error":"auth_error"}`, `{"success":"no","error":7}`, "<html>" + key, ""} {
+		for _, code := range []int{200, 204, 301, 403, 404, 502} {
+			f.Add(code, []byte(s))
+		}
+	}
+	f.Fuzz(func(t *testing.T, code int, text []byte) {
+		err := (&deleter{key: key}).meaning(code, text)
+		if err == nil && code/100 != 2 && code != http.StatusNotFound {
+			t.Errorf("%d %q is taken for granted", code, text)
+		}
+		if err != nil && strings.Contains(err.Error(), key) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// FuzzInventory: what is read of a driver's report is whole, or nothing is.
+func FuzzInventory(f *testing.F) {
+	f.Add(fmt.Appendf(nil, smi, "NVIDIA L4", "N/A", 23034))
+	f.Add([]byte("<nvidia_smi_log><gpu><fb_memory_usage><total>-1 MiB</total></fb_memory_usage></gpu></nvidia_smi_log>"))
+	f.Add([]byte("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."))
+	f.Fuzz(func(t *testing.T, report []byte) {
+		have, err := parseNvidiaSMI(report)
+		if err != nil && (!errors.Is(err, ErrNoDriver) || len(have.GPUs) > 0) {
+			t.Errorf("%+v, %v", have, err)
+		}
+		_ = mismatch(agentapi.GPUExpectation{Name: "L4", Count: len(have.GPUs), VRAMGB: 24}, have)
 	})
 }
