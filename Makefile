@@ -11,7 +11,7 @@ help: ## List the targets.
 
 .PHONY: build
 build: ## Build the commands into bin/.
-	go build -o bin/ ./cmd/...
+	go build -tags=grpcnotrace -o bin/ ./cmd/...
 
 .PHONY: agents
 agents: ## Build the agent for rented machines into dist/, and print what a pool says of it.

@@ -8,7 +8,7 @@ need go git awk
 need_go
 assets=$(hack/controlplane.sh)
 mkdir -p bin
-go build -o bin/ ./cmd/...
+go build -tags=grpcnotrace -o bin/ ./cmd/...
 command=$1
 shift
 exec bin/gpuscale "$command" --assets-dir "$assets" "$@"

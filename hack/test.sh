@@ -12,7 +12,7 @@ echo "== the local Kubernetes (built once)"
 hack/controlplane.sh
 
 echo "== commands"
-go build -o bin/ ./cmd/...
+go build -tags=grpcnotrace -o bin/ ./cmd/...
 
 if [ $# -eq 0 ]; then
 	echo "== the chart"

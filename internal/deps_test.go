@@ -84,6 +84,12 @@ var bans = []ban{
 		plant: [2]string{"./pkg/provider/verda", "./internal/cloudsim/verda"},
 	},
 	{
+		who: []string{"./..."}, what: []string{"text/template", "html/template"},
+		why: "a template may call any method by its name: a program that can execute one keeps all methods of all types, " +
+			"which made the controller's a third larger, resident too",
+		plant: [2]string{"./internal/bootstrap", "text/template"},
+	},
+	{
 		who:  []string{"./internal/agent/...", "./internal/agentapi/...", "./cmd/gpuscale-agent/..."},
 		what: append(slices.Clone(clients), cloudSDKs...), through: true,
 		why:   "the agent is fetched by every machine while it is paid for, and holds no credentials to use them with",

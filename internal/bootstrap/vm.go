@@ -4,18 +4,25 @@ import (
 	"cmp"
 	_ "embed" // For the script.
 	"errors"
+	"strconv"
 	"strings"
-	"text/template"
 	"unicode"
 
 	"github.com/munhq/gpuscale/internal/agentapi"
 	"github.com/munhq/gpuscale/pkg/provider"
 )
 
-//go:embed vm.sh.tmpl
+// vmScript has words like {{Boot}} where VM puts what differs. It is no text/template: a program in which one is executed
+// keeps every exported method of every type that it links, since a template may call any by its name. That made the
+// controller's program, and what is resident of it, a third larger.
+//
+//go:embed vm.sh.in
 var vmScript string
 
-var vmTemplate = template.Must(template.New("vm.sh").Parse(vmScript))
+// powerOff is for a machine that ends its own rental so.
+const powerOff = `
+  # The controller cannot be told, and a machine that is off is not billed.
+  systemctl poweroff`
 
 // VM is the boot of a rented virtual machine: a bash script that is run once, as root, at its first boot. It fetches the
 // agent, writes the boot data to a file that only root can read, and has systemd run the agent and restart it; the agent
@@ -39,18 +46,19 @@ func VM(p Params) (provider.Boot, error) {
 	if err != nil {
 		return provider.Boot{}, err
 	}
-	var script strings.Builder
-	if err := vmTemplate.Execute(&script, map[string]any{
-		"Fetch":    strings.TrimSpace(fetchScript),
-		"Boot":     data,
-		"URL":      p.Agent.URL,
-		"Sum":      strings.ToLower(p.Agent.SHA256),
-		"SumARM64": cmp.Or(strings.ToLower(p.Agent.SHA256ARM64), "none"),
-		"PowerOff": p.Boot.SelfEnd != nil && p.Boot.SelfEnd.By == agentapi.SelfEndPowerOff,
-		"None":     ExitNoSystemd,
-		"NoFolder": ExitNoFolder,
-	}); err != nil {
-		return provider.Boot{}, err
+	ifAlone := ""
+	if p.Boot.SelfEnd != nil && p.Boot.SelfEnd.By == agentapi.SelfEndPowerOff {
+		ifAlone = powerOff
 	}
-	return provider.Boot{Image: p.Image, UserData: script.String(), Port: portOf(p)}, nil
+	script := strings.NewReplacer(
+		"{{Fetch}}", strings.TrimSpace(fetchScript),
+		"{{Boot}}", data,
+		"{{URL}}", p.Agent.URL,
+		"{{Sum}}", strings.ToLower(p.Agent.SHA256),
+		"{{SumARM64}}", cmp.Or(strings.ToLower(p.Agent.SHA256ARM64), "none"),
+		"{{PowerOff}}", ifAlone,
+		"{{None}}", strconv.Itoa(ExitNoSystemd),
+		"{{NoFolder}}", strconv.Itoa(ExitNoFolder),
+	).Replace(vmScript)
+	return provider.Boot{Image: p.Image, UserData: script, Port: portOf(p)}, nil
 }

@@ -252,7 +252,10 @@ func setUp(ctx context.Context, mgr manager.Manager, cfg Config, id identity.Ide
 	recall := recallOnce(led, rests, strikes, cfg.Clock)
 	accounts := newAccounts(ctx, mgr.GetAPIReader(), cfg, id)
 	demandOpts := demand.Options{AllGPUPods: cfg.AllGPUPods}
-	recorder := boundedRecorder{mgr.GetEventRecorder("gpuscale")}
+	recorder := newRecorder(mgr.GetClient(), mgr.GetScheme(), cfg.Clock, cfg.Log.WithName("events"))
+	if err := mgr.Add(recorder); err != nil {
+		return err
+	}
 	secrets := secretReader{mgr.GetAPIReader()}
 	gateways, err := watchGateways(ctx, mgr, cfg, id)
 	if err != nil {

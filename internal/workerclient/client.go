@@ -46,22 +46,24 @@ type Client struct {
 	roots *x509.CertPool
 	cert  atomic.Pointer[tls.Certificate]
 
-	// buffer is the size of a connection's buffers; 0 is net/http's.
-	buffer int
+	sparing bool
 
 	mu      sync.Mutex
 	workers map[string]*http.Transport
+	// frugals carry the calls of a sparing client.
+	frugals map[string]*frugal
 }
 
 // Option changes how a Client works.
 type Option func(*Client)
 
-// Sparing is for a caller that asks many workers for little: its connections have small buffers.
-func Sparing() Option { return func(c *Client) { c.buffer = 1 << 10 } }
+// Sparing is for a caller that asks many workers for little: its calls keep connections that cost little. Transport is as
+// without it.
+func Sparing() Option { return func(c *Client) { c.sparing = true } }
 
 // New makes a Client that shows pair and trusts the CA in caPEM.
 func New(pair pki.Pair, caPEM []byte, options ...Option) (*Client, error) {
-	c := &Client{pair: pair, caPEM: caPEM, workers: map[string]*http.Transport{}}
+	c := &Client{pair: pair, caPEM: caPEM, workers: map[string]*http.Transport{}, frugals: map[string]*frugal{}}
 	for _, o := range options {
 		o(c)
 	}
@@ -96,13 +98,9 @@ func (c *Client) Transport(claimUID string) (http.RoundTripper, error) {
 	if t, ok := c.workers[claimUID]; ok {
 		return roundTripper{t}, nil
 	}
-	config, err := pki.ClientTLS(c.pair, c.caPEM, claimUID)
+	config, err := c.tls(claimUID)
 	if err != nil {
 		return nil, err
-	}
-	config.Certificates, config.RootCAs = nil, c.roots
-	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		return c.cert.Load(), nil
 	}
 	t := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
@@ -110,8 +108,6 @@ func (c *Client) Transport(claimUID string) (http.RoundTripper, error) {
 		TLSClientConfig:     config,
 		TLSHandshakeTimeout: handshakeTimeout,
 		IdleConnTimeout:     idleTimeout,
-		ReadBufferSize:      c.buffer,
-		WriteBufferSize:     c.buffer,
 		MaxIdleConnsPerHost: idleConns,
 		// Compression would buffer a stream, and hide from the caller what the engine sent.
 		DisableCompression:     true,
@@ -121,25 +117,77 @@ func (c *Client) Transport(claimUID string) (http.RoundTripper, error) {
 	return roundTripper{t}, nil
 }
 
+// tls is how the claim's worker is spoken to.
+func (c *Client) tls(claimUID string) (*tls.Config, error) {
+	config, err := pki.ClientTLS(c.pair, c.caPEM, claimUID)
+	if err != nil {
+		return nil, err
+	}
+	config.Certificates, config.RootCAs = nil, c.roots
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		return c.cert.Load(), nil
+	}
+	return config, nil
+}
+
+// carry sends a call to the claim's worker.
+func (c *Client) carry(claimUID string, r *http.Request) (*http.Response, error) {
+	if proxy, err := http.ProxyFromEnvironment(r); !c.sparing || proxy != nil || err != nil {
+		t, err := c.Transport(claimUID)
+		if err != nil {
+			return nil, err
+		}
+		return t.RoundTrip(r)
+	}
+	f, err := c.frugal(claimUID)
+	if err != nil {
+		return nil, err
+	}
+	response, err := f.RoundTrip(r)
+	return response, typed(r.URL.Host, err)
+}
+
+func (c *Client) frugal(claimUID string) (*frugal, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f, ok := c.frugals[claimUID]; ok {
+		return f, nil
+	}
+	config, err := c.tls(claimUID)
+	if err != nil {
+		return nil, err
+	}
+	f := &frugal{config: config}
+	c.frugals[claimUID] = f
+	return f, nil
+}
+
 // Forget closes the idle connections to a claim's worker and keeps none of it. Requests in flight end by themselves.
 func (c *Client) Forget(claimUID string) {
 	c.mu.Lock()
-	t := c.workers[claimUID]
+	t, f := c.workers[claimUID], c.frugals[claimUID]
 	delete(c.workers, claimUID)
+	delete(c.frugals, claimUID)
 	c.mu.Unlock()
 	if t != nil {
 		t.CloseIdleConnections()
+	}
+	if f != nil {
+		f.close()
 	}
 }
 
 // Close closes the idle connections to all workers. The Client can still be used.
 func (c *Client) Close() {
 	c.mu.Lock()
-	workers := c.workers
-	c.workers = map[string]*http.Transport{}
+	workers, frugals := c.workers, c.frugals
+	c.workers, c.frugals = map[string]*http.Transport{}, map[string]*frugal{}
 	c.mu.Unlock()
 	for _, t := range workers {
 		t.CloseIdleConnections()
+	}
+	for _, f := range frugals {
+		f.close()
 	}
 }
 
@@ -215,10 +263,6 @@ func (c *Client) stream(ctx context.Context, endpoint, claimUID, path string, qu
 
 // do sends one request and turns every answer but 2xx into a StatusError.
 func (c *Client) do(ctx context.Context, endpoint, claimUID, method, path string, query url.Values, body io.Reader) (*http.Response, error) {
-	transport, err := c.Transport(claimUID)
-	if err != nil {
-		return nil, err
-	}
 	target := url.URL{Scheme: "https", Host: endpoint, Path: path, RawQuery: query.Encode()}
 	request, err := http.NewRequestWithContext(ctx, method, target.String(), body)
 	if err != nil {
@@ -227,8 +271,8 @@ func (c *Client) do(ctx context.Context, endpoint, claimUID, method, path string
 	if body != nil {
 		request.Header.Set("Content-Type", "application/json")
 	}
-	// The transport itself, not an http.Client: it follows no redirect.
-	response, err := transport.RoundTrip(request)
+	// No http.Client, which would follow a redirect.
+	response, err := c.carry(claimUID, request)
 	if err != nil {
 		return nil, err
 	}
