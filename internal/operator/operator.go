@@ -179,7 +179,7 @@ func newManager(cfg Config) (manager.Manager, error) {
 		RetryPeriod:                   unlessZero(cfg.Lease.Retry),
 		// Several stacks may run in one process, in tests.
 		Controller: ctrlconfig.Controller{SkipNameValidation: ptrTo(true)},
-		Cache:      cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
+		Cache:      cache.Options{DefaultTransform: slim},
 		Client: client.Options{Cache: &client.CacheOptions{
 			// Secrets are read one by one: a cache would need the right to list all of them.
 			DisableFor: []client.Object{&corev1.Secret{}, &corev1.Namespace{}},

@@ -51,8 +51,8 @@ const (
 // recorder writes events of the events.k8s.io kind for every controller alike. Nothing waits for it: events are written
 // behind, and lost where the API server is away for longer than a few minutes.
 //
-// client-go's recorder keeps each event whole for six minutes, three times over, 14 KB for each claim that starts. This one
-// keeps a name and a count. It is safe for concurrent use.
+// client-go's recorder keeps each event whole for six minutes, in all 14 KB for each claim that starts. This one keeps a
+// name and a count. It is safe for concurrent use.
 type recorder struct {
 	client   client.Writer
 	scheme   *runtime.Scheme
