@@ -90,6 +90,9 @@ type failure struct {
 
 func (a *attempts) failed(uid string, f *failure) {
 	a.last = f
+	if a.skip == nil {
+		a.skip = map[string]bool{}
+	}
 	a.skip[uid] = true
 	a.full = a.full || f.refused == agentapi.RefusedFull
 	if f.kind == "lost" {
@@ -102,7 +105,7 @@ func (a *attempts) failed(uid string, f *failure) {
 
 // send tries workers until one answers.
 func (e *exchange) send() (*http.Response, error) {
-	tried := attempts{skip: map[string]bool{}}
+	var tried attempts
 	for {
 		if !e.acquire(&tried) {
 			if err := e.held(&tried); err != nil {

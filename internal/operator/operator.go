@@ -243,7 +243,7 @@ func identify(ctx context.Context, mgr manager.Manager, cfg Config) (identity.Id
 	if err != nil {
 		return id, nil, err
 	}
-	workers, err := workerclient.New(pair, id.CAPEM, workerclient.Sparing())
+	workers, err := workerclient.New(pair, id.CAPEM)
 	return id, workers, err
 }
 

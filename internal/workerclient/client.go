@@ -23,6 +23,7 @@ import (
 
 	"github.com/munhq/gpuscale/internal/agentapi"
 	"github.com/munhq/gpuscale/internal/pki"
+	"github.com/munhq/gpuscale/internal/upstream"
 )
 
 const (
@@ -46,27 +47,13 @@ type Client struct {
 	roots *x509.CertPool
 	cert  atomic.Pointer[tls.Certificate]
 
-	sparing bool
-
 	mu      sync.Mutex
-	workers map[string]*http.Transport
-	// frugals carry the calls of a sparing client.
-	frugals map[string]*frugal
+	workers map[string]*upstream.Transport
 }
 
-// Option changes how a Client works.
-type Option func(*Client)
-
-// Sparing is for a caller that asks many workers for little: its calls keep connections that cost little. Transport is as
-// without it.
-func Sparing() Option { return func(c *Client) { c.sparing = true } }
-
 // New makes a Client that shows pair and trusts the CA in caPEM.
-func New(pair pki.Pair, caPEM []byte, options ...Option) (*Client, error) {
-	c := &Client{pair: pair, caPEM: caPEM, workers: map[string]*http.Transport{}, frugals: map[string]*frugal{}}
-	for _, o := range options {
-		o(c)
-	}
+func New(pair pki.Pair, caPEM []byte) (*Client, error) {
+	c := &Client{pair: pair, caPEM: caPEM, workers: map[string]*upstream.Transport{}}
 	// The claim's name does not matter here: this tells a bad pair or CA at once instead of at the first call.
 	config, err := pki.ClientTLS(pair, caPEM, "check")
 	if err != nil {
@@ -98,11 +85,15 @@ func (c *Client) Transport(claimUID string) (http.RoundTripper, error) {
 	if t, ok := c.workers[claimUID]; ok {
 		return roundTripper{t}, nil
 	}
-	config, err := c.tls(claimUID)
+	config, err := pki.ClientTLS(c.pair, c.caPEM, claimUID)
 	if err != nil {
 		return nil, err
 	}
-	t := &http.Transport{
+	config.Certificates, config.RootCAs = nil, c.roots
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		return c.cert.Load(), nil
+	}
+	t := upstream.New(&http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext,
 		TLSClientConfig:     config,
@@ -112,82 +103,30 @@ func (c *Client) Transport(claimUID string) (http.RoundTripper, error) {
 		// Compression would buffer a stream, and hide from the caller what the engine sent.
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: maxHeaderBytes,
-	}
+	})
 	c.workers[claimUID] = t
 	return roundTripper{t}, nil
-}
-
-// tls is how the claim's worker is spoken to.
-func (c *Client) tls(claimUID string) (*tls.Config, error) {
-	config, err := pki.ClientTLS(c.pair, c.caPEM, claimUID)
-	if err != nil {
-		return nil, err
-	}
-	config.Certificates, config.RootCAs = nil, c.roots
-	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		return c.cert.Load(), nil
-	}
-	return config, nil
-}
-
-// carry sends a call to the claim's worker.
-func (c *Client) carry(claimUID string, r *http.Request) (*http.Response, error) {
-	if proxy, err := http.ProxyFromEnvironment(r); !c.sparing || proxy != nil || err != nil {
-		t, err := c.Transport(claimUID)
-		if err != nil {
-			return nil, err
-		}
-		return t.RoundTrip(r)
-	}
-	f, err := c.frugal(claimUID)
-	if err != nil {
-		return nil, err
-	}
-	response, err := f.RoundTrip(r)
-	return response, typed(r.URL.Host, err)
-}
-
-func (c *Client) frugal(claimUID string) (*frugal, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if f, ok := c.frugals[claimUID]; ok {
-		return f, nil
-	}
-	config, err := c.tls(claimUID)
-	if err != nil {
-		return nil, err
-	}
-	f := &frugal{config: config}
-	c.frugals[claimUID] = f
-	return f, nil
 }
 
 // Forget closes the idle connections to a claim's worker and keeps none of it. Requests in flight end by themselves.
 func (c *Client) Forget(claimUID string) {
 	c.mu.Lock()
-	t, f := c.workers[claimUID], c.frugals[claimUID]
+	t := c.workers[claimUID]
 	delete(c.workers, claimUID)
-	delete(c.frugals, claimUID)
 	c.mu.Unlock()
 	if t != nil {
 		t.CloseIdleConnections()
-	}
-	if f != nil {
-		f.close()
 	}
 }
 
 // Close closes the idle connections to all workers. The Client can still be used.
 func (c *Client) Close() {
 	c.mu.Lock()
-	workers, frugals := c.workers, c.frugals
-	c.workers, c.frugals = map[string]*http.Transport{}, map[string]*frugal{}
+	workers := c.workers
+	c.workers = map[string]*upstream.Transport{}
 	c.mu.Unlock()
 	for _, t := range workers {
 		t.CloseIdleConnections()
-	}
-	for _, f := range frugals {
-		f.close()
 	}
 }
 
@@ -263,6 +202,10 @@ func (c *Client) stream(ctx context.Context, endpoint, claimUID, path string, qu
 
 // do sends one request and turns every answer but 2xx into a StatusError.
 func (c *Client) do(ctx context.Context, endpoint, claimUID, method, path string, query url.Values, body io.Reader) (*http.Response, error) {
+	transport, err := c.Transport(claimUID)
+	if err != nil {
+		return nil, err
+	}
 	target := url.URL{Scheme: "https", Host: endpoint, Path: path, RawQuery: query.Encode()}
 	request, err := http.NewRequestWithContext(ctx, method, target.String(), body)
 	if err != nil {
@@ -271,8 +214,8 @@ func (c *Client) do(ctx context.Context, endpoint, claimUID, method, path string
 	if body != nil {
 		request.Header.Set("Content-Type", "application/json")
 	}
-	// No http.Client, which would follow a redirect.
-	response, err := c.carry(claimUID, request)
+	// The transport itself, not an http.Client: it follows no redirect.
+	response, err := transport.RoundTrip(request)
 	if err != nil {
 		return nil, err
 	}
@@ -286,7 +229,7 @@ func (c *Client) do(ctx context.Context, endpoint, claimUID, method, path string
 }
 
 // roundTripper types the errors of a claim's transport.
-type roundTripper struct{ *http.Transport }
+type roundTripper struct{ *upstream.Transport }
 
 // RoundTrip sends r over TLS whatever its URL's scheme says.
 func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -31,16 +31,6 @@ const (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// options of the clients that tests make without saying: each runs with plain and with sparing ones.
-var options []workerclient.Option
-
-func bothKinds(t *testing.T, test func(*testing.T)) {
-	t.Run("plain", test)
-	options = append(options, workerclient.Sparing())
-	defer func() { options = nil }()
-	t.Run("sparing", test)
-}
-
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -53,17 +43,12 @@ type world struct {
 	ca       *pki.CA
 	endpoint string
 	conns    atomic.Int64
-	server   *httptest.Server
 }
 
 func newWorld(t *testing.T, handler http.HandlerFunc) *world {
 	t.Helper()
-	return worldOf(t, must(pki.NewCA(installation, time.Now())), handler)
-}
-
-func worldOf(t *testing.T, ca *pki.CA, handler http.HandlerFunc) *world {
-	t.Helper()
-	now, w := time.Now(), &world{ca: ca}
+	now := time.Now()
+	w := &world{ca: must(pki.NewCA(installation, now))}
 	pair := must(w.ca.Worker(claim, time.Hour, now))
 	config := must(pki.ServerTLS(agentapi.Boot{Installation: installation, CAPEM: string(w.ca.PEM()),
 		CertPEM: string(pair.CertPEM), KeyPEM: string(pair.KeyPEM)}))
@@ -77,7 +62,6 @@ func worldOf(t *testing.T, ca *pki.CA, handler http.HandlerFunc) *world {
 	}
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	w.server = server
 	w.endpoint = server.Listener.Addr().String()
 	return w
 }
@@ -89,17 +73,12 @@ func (w *world) client(t *testing.T, role string) *workerclient.Client {
 
 func clientOf(t *testing.T, issuer, trusted *pki.CA, role string) *workerclient.Client {
 	t.Helper()
-	c := must(workerclient.New(must(issuer.Client(role, time.Hour, time.Now())), trusted.PEM(), options...))
+	c := must(workerclient.New(must(issuer.Client(role, time.Hour, time.Now())), trusted.PEM()))
 	t.Cleanup(c.Close)
 	return c
 }
 
 func TestCallsReachTheAgentOverOneConnection(t *testing.T) {
-	bothKinds(t, callsReachTheAgentOverOneConnection)
-}
-
-func callsReachTheAgentOverOneConnection(t *testing.T) {
-	t.Helper()
 	var seen []string
 	w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
 		body := must(io.ReadAll(r.Body))
@@ -141,10 +120,7 @@ func callsReachTheAgentOverOneConnection(t *testing.T) {
 	}
 }
 
-func TestErrorsSayWhatHappened(t *testing.T) { bothKinds(t, errorsSayWhatHappened) }
-
-func errorsSayWhatHappened(t *testing.T) {
-	t.Helper()
+func TestErrorsSayWhatHappened(t *testing.T) {
 	w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
 		switch r.Method {
 		case http.MethodPut:
@@ -188,10 +164,7 @@ func errorsSayWhatHappened(t *testing.T) {
 	}
 }
 
-func TestIdentityIsCheckedBothWays(t *testing.T) { bothKinds(t, identityIsCheckedBothWays) }
-
-func identityIsCheckedBothWays(t *testing.T) {
-	t.Helper()
+func TestIdentityIsCheckedBothWays(t *testing.T) {
 	w := newWorld(t, func(http.ResponseWriter, *http.Request) {})
 	other := must(pki.NewCA("aaaaaaaa", time.Now()))
 	plain := httptest.NewServer(http.NotFoundHandler())
@@ -220,10 +193,7 @@ func identityIsCheckedBothWays(t *testing.T) {
 	}
 }
 
-func TestRenewIsSeenByNewConnections(t *testing.T) { bothKinds(t, renewIsSeenByNewConnections) }
-
-func renewIsSeenByNewConnections(t *testing.T) {
-	t.Helper()
+func TestRenewIsSeenByNewConnections(t *testing.T) {
 	w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(rw).Encode(agentapi.Status{Version: pki.CallerRole(r, installation)})
 	})
@@ -241,11 +211,6 @@ func renewIsSeenByNewConnections(t *testing.T) {
 }
 
 func TestAnswersAreBoundedAndRedirectsNotFollowed(t *testing.T) {
-	bothKinds(t, answersAreBoundedAndRedirectsNotFollowed)
-}
-
-func answersAreBoundedAndRedirectsNotFollowed(t *testing.T) {
-	t.Helper()
 	w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			http.Redirect(rw, r, "https://elsewhere.example/", http.StatusTemporaryRedirect)

@@ -106,14 +106,16 @@ func TestAClaimMayBuyOnlyWhatItsPoolPromisesNow(t *testing.T) {
 		edit func(*v1alpha1.GPUNodePool)
 		why  string
 	}{
-		"promised":             {func(*v1alpha1.GPUNodePool) {}, ""},
-		"all is used":          {func(p *v1alpha1.GPUNodePool) { p.Spec.Limits.MaxGPUs = &three }, ""},
-		"no entry":             {func(p *v1alpha1.GPUNodePool) { p.Status.Reservations[0].Claim = "another" }, "no reservation"},
-		"being deleted":        {func(p *v1alpha1.GPUNodePool) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }, "being deleted"},
-		"a lowered cost":       {func(p *v1alpha1.GPUNodePool) { p.Spec.Limits.MaxCostPerHour = money.MustParse("0.899999") }, "maxCostPerHour is now 0.899999"},
-		"fewer nodes":          {func(p *v1alpha1.GPUNodePool) { p.Spec.Scaling.MaxNodes = 1 }, "2 nodes reserved, maxNodes is now 1"},
-		"fewer GPUs":           {func(p *v1alpha1.GPUNodePool) { p.Spec.Limits.MaxGPUs = &two }, "3 GPUs reserved, maxGPUs is now 2"},
-		"nothing may be spent": {func(p *v1alpha1.GPUNodePool) { p.Spec.Scaling.MaxNodes, p.Spec.Limits.MaxCostPerHour = 0, money.Dollars{} }, "maxCostPerHour is now"},
+		"promised":       {func(*v1alpha1.GPUNodePool) {}, ""},
+		"all is used":    {func(p *v1alpha1.GPUNodePool) { p.Spec.Limits.MaxGPUs = &three }, ""},
+		"no entry":       {func(p *v1alpha1.GPUNodePool) { p.Status.Reservations[0].Claim = "another" }, "no reservation"},
+		"being deleted":  {func(p *v1alpha1.GPUNodePool) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }, "being deleted"},
+		"a lowered cost": {func(p *v1alpha1.GPUNodePool) { p.Spec.Limits.MaxCostPerHour = money.MustParse("0.899999") }, "maxCostPerHour is now 0.899999"},
+		"fewer nodes":    {func(p *v1alpha1.GPUNodePool) { p.Spec.Scaling.MaxNodes = 1 }, "2 nodes reserved, maxNodes is now 1"},
+		"fewer GPUs":     {func(p *v1alpha1.GPUNodePool) { p.Spec.Limits.MaxGPUs = &two }, "3 GPUs reserved, maxGPUs is now 2"},
+		"nothing may be spent": {func(p *v1alpha1.GPUNodePool) {
+			p.Spec.Scaling.MaxNodes, p.Spec.Limits.MaxCostPerHour = 0, money.Dollars{}
+		}, "maxCostPerHour is now"},
 	} {
 		p := &v1alpha1.GPUNodePool{ObjectMeta: metav1.ObjectMeta{Name: "p"}}
 		p.Spec.Scaling.MaxNodes, p.Spec.Limits.MaxCostPerHour = 2, money.MustParse("0.90")

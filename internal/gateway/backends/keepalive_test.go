@@ -44,7 +44,7 @@ func TestConnectionsAreUsedAgainAndLeftBeforeVLLMLeavesThem(t *testing.T) {
 	if n := conns.Load(); n != 1 {
 		t.Errorf("%d connections for requests one after the other", n)
 	}
-	if idle := transport.base.IdleConnTimeout; idle <= 0 || idle > 4*time.Second {
-		t.Errorf("they are kept for %s", idle)
+	if idleTimeout <= 0 || idleTimeout > 4*time.Second {
+		t.Errorf("they are kept for %s", idleTimeout)
 	}
 }

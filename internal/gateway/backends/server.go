@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/munhq/gpuscale/internal/gateway/registry"
+	"github.com/munhq/gpuscale/internal/upstream"
 )
 
 const (
@@ -133,11 +134,11 @@ func (v *server) get(ctx context.Context, path string) (int, []byte, error) {
 type transport struct {
 	to   *url.URL
 	key  string
-	base *http.Transport
+	base *upstream.Transport
 }
 
 func newTransport(to *url.URL, key string) *transport {
-	return &transport{to: to, key: key, base: &http.Transport{
+	return &transport{to: to, key: key, base: upstream.New(&http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext,
 		TLSHandshakeTimeout: dialTimeout,
@@ -147,7 +148,7 @@ func newTransport(to *url.URL, key string) *transport {
 		MaxIdleConnsPerHost:    idleConns,
 		DisableCompression:     true, // It would buffer a stream, and hide what the engine sent.
 		MaxResponseHeaderBytes: maxHeaderBytes,
-	}}
+	})}
 }
 
 // RoundTrip leaves r as it is.
