@@ -44,16 +44,19 @@ spec:
 `
 )
 
-// replicas are two gateways, each a process of its own, in front of a stack whose workers are processes too.
+// replicas are gateways, each a process of its own, in front of a stack whose workers, Redis and API server are processes too.
 type replicas struct {
 	t       *testing.T
+	model   string
+	redis   *redistest.Server
 	bin     string
 	stack   *localstack.Stack
 	cluster client.Client
 	client  *http.Client
 }
 
-func startReplicas(t *testing.T) *replicas {
+// startReplicas starts a stack with one pool, of whose models requests are for one.
+func startReplicas(t *testing.T, poolText, model string) *replicas {
 	t.Helper()
 	_, bin := programs(t)
 	redis := redistest.Start(t)
@@ -61,7 +64,7 @@ func startReplicas(t *testing.T) *replicas {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &replicas{t: t, bin: bin, stack: s, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 500}}}
+	r := &replicas{t: t, model: model, redis: redis, bin: bin, stack: s, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 500}}}
 	t.Cleanup(func() {
 		if err := s.Stop(); err != nil {
 			t.Error(err)
@@ -70,7 +73,7 @@ func startReplicas(t *testing.T) *replicas {
 	t.Setenv("REDIS_URL", redis.URL()) // for the gateways
 	t.Setenv("POD_NAMESPACE", localstack.Namespace)
 	scheme, pool := runtime.NewScheme(), &v1alpha1.GPUNodePool{}
-	err = errors.Join(v1alpha1.AddToScheme(scheme), yaml.UnmarshalStrict([]byte(warmPool), pool))
+	err = errors.Join(v1alpha1.AddToScheme(scheme), yaml.UnmarshalStrict([]byte(poolText), pool))
 	if err == nil {
 		r.cluster, err = client.New(s.Rest, client.Options{Scheme: scheme})
 	}
@@ -83,8 +86,8 @@ func startReplicas(t *testing.T) *replicas {
 	return r
 }
 
-// gateway runs one and returns when it serves the model.
-func (r *replicas) gateway(name string) (url, metrics string, process *os.Process) {
+// gateway runs one and returns when so many workers serve the model to it.
+func (r *replicas) gateway(name string, workers int) (url, metrics string, process *os.Process) {
 	r.t.Helper()
 	w := &loadWorld{t: r.t, dir: r.t.TempDir(), client: r.client}
 	listen, scrape := w.freeAddress(), w.freeAddress()
@@ -92,8 +95,8 @@ func (r *replicas) gateway(name string) (url, metrics string, process *os.Proces
 	w.process(name, cmd)
 	url = "http://" + listen
 	w.until("gateway "+name+" serves", func() error {
-		text, err := r.get(url + "/v1/models/" + warmModel)
-		if err == nil && !strings.Contains(text, `"workers":3`) {
+		text, err := r.get(url + "/v1/models/" + r.model)
+		if err == nil && !strings.Contains(text, fmt.Sprintf(`"workers":%d`, workers)) {
 			err = errors.New(text)
 		}
 		return err
@@ -143,7 +146,7 @@ func (o outcome) cut() bool {
 func (r *replicas) ask(url string, stream bool, tokens int) outcome {
 	o := outcome{stream: stream}
 	body := fmt.Sprintf(`{"model":%q,"max_tokens":%d,"stream":%t,"ignore_eos":true,"messages":[{"role":"user","content":"hello"}]}`,
-		warmModel, tokens, stream)
+		r.model, tokens, stream)
 	ctx, cancel := context.WithTimeout(r.t.Context(), 2*time.Minute)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url+loadPath, strings.NewReader(body))
@@ -246,10 +249,10 @@ func TestAKilledGatewayAndKilledWorkers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a local Kubernetes, left out by -short")
 	}
-	r := startReplicas(t)
+	r := startReplicas(t, warmPool, warmModel)
 	r.ready(3)
-	one, _, process := r.gateway("one")
-	two, metrics, _ := r.gateway("two")
+	one, _, process := r.gateway("one", 3)
+	two, metrics, _ := r.gateway("two", 3)
 
 	var ofTheDead []outcome
 	var other sync.WaitGroup
