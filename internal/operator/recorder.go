@@ -117,12 +117,11 @@ func (r *recorder) isNew(e *eventsv1.Event) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.clock.Now()
-	if known, ok := r.recent.Get(key); ok {
-		if s := known.(*series); now.Sub(s.seen) < seriesFor {
-			s.count, s.seen = s.count+1, now
-			r.repeated[key] = s
-			return false
-		}
+	known, _ := r.recent.Get(key)
+	if s, ok := known.(*series); ok && now.Sub(s.seen) < seriesFor {
+		s.count, s.seen = s.count+1, now
+		r.repeated[key] = s
+		return false
 	}
 	r.last = max(now.UnixNano(), r.last+1)
 	e.EventTime = metav1.NewMicroTime(now)

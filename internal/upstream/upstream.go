@@ -151,7 +151,8 @@ func (t *Transport) handshake(ctx context.Context, raw net.Conn, host string) (n
 		defer cancel()
 	}
 	c := tls.Client(raw, config)
-	return c, c.HandshakeContext(ctx)
+	err := c.HandshakeContext(ctx)
+	return c, err
 }
 
 var heads = sync.Pool{New: func() any { return &bytes.Buffer{} }}

@@ -445,7 +445,7 @@ func TestAnAnswersHeadIsBounded(t *testing.T) {
 			s := serve(t, says(answer))
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
-			if _, err := post(ctx, transport(t, nil), s.url, ""); err == nil || ctx.Err() != nil { //nolint:bodyclose // There is none.
+			if _, err := post(ctx, transport(t, nil), s.url, ""); err == nil || ctx.Err() != nil {
 				t.Error(err)
 			}
 		})
