@@ -14,6 +14,7 @@ import (
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
+	"github.com/munhq/gpuscale/internal/controller/claim"
 	"github.com/munhq/gpuscale/internal/demand"
 	"github.com/munhq/gpuscale/internal/identity"
 	"github.com/munhq/gpuscale/internal/operator"
@@ -140,22 +141,23 @@ func TestAGatewayWakesAModelAtOnce(t *testing.T) {
 	}
 }
 
-// claimed asks for one model at zero after the other and returns, in order, how long it took until the claim of each was
-// seen.
+// claimed sends a request for one model at zero after the other and returns, in order, how long it took until the claim of
+// each was seen.
 func claimed(t *testing.T, models int) []time.Duration {
 	t.Helper()
 	redis := redistest.Start(t)
-	w := start(t, offers(models+2), withRedis(redis))
+	// Each is waited for until it serves; meanwhile those before it are looked at as in production.
+	w := start(t, offers(models+2), withRedis(redis), polling(100*time.Millisecond, claim.DefaultTiming().ReadyPoll))
 	names := []string{"first"}
 	for i := range models {
 		names = append(names, fmt.Sprintf("model-%02d", i))
 	}
-	w.pool(roomy, lists(names...), func(p *v1alpha1.GPUNodePool) { p.Spec.Scaling.BatchWindow.Duration = time.Minute })
-	g, created := w.gatewayOn(redis, "one"), w.created()
+	w.pool(roomy, lists(names...), cooldown(10*time.Minute), func(p *v1alpha1.GPUNodePool) { p.Spec.Scaling.BatchWindow.Duration = time.Minute })
+	f, created := w.front(redis), w.created()
 	var took []time.Duration
 	for i, name := range names {
 		asked := time.Now()
-		g.holds(name, 1)
+		answer := f.asks(name, false, 1)
 		select {
 		case got := <-created:
 			if got != name {
@@ -165,6 +167,9 @@ func claimed(t *testing.T, models int) []time.Duration {
 			t.Fatalf("no claim for %s\n%s", name, w.dump())
 		}
 		took = append(took, time.Since(asked))
+		if err := <-answer; err != nil {
+			t.Fatalf("%s: %v\n%s", name, err, w.dump())
+		}
 		w.ready(i + 1)
 	}
 	w.rentedAtMost(len(names))
