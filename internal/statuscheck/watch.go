@@ -54,6 +54,7 @@ func Watch(t testing.TB, c client.WithWatch) *Watcher {
 		}
 		running.Go(func() {
 			for w.follow(ctx, events); ctx.Err() == nil; w.follow(ctx, events) {
+				w.broke(kind())
 				_ = wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(context.Context) (bool, error) {
 					next, err := w.open(ctx, ctx, c, kind(), true)
 					if err == nil {
@@ -88,15 +89,19 @@ func (w *Watcher) open(ctx, life context.Context, c client.WithWatch, list clien
 	if err != nil {
 		return nil, err
 	}
-	if _, claims := list.(*v1alpha1.GPUNodeClaimList); claims && again {
-		w.mu.Lock()
-		w.missed = true
-		w.mu.Unlock()
-	}
 	for _, o := range items {
 		w.see(o, again)
 	}
 	return c.Watch(life, list, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: list.GetResourceVersion()}})
+}
+
+// broke notes that a watch ended. It may stay away until the test does: an API server that has just come asks for patience.
+func (w *Watcher) broke(list client.ObjectList) {
+	if _, claims := list.(*v1alpha1.GPUNodeClaimList); claims {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.missed = true
+	}
 }
 
 func (w *Watcher) follow(ctx context.Context, events watch.Interface) {
