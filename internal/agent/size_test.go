@@ -91,7 +91,7 @@ func memoryStaysSmallWhileItServesStreamsBehindIdleConnections(t *testing.T) {
 		t.Cleanup(func() { _ = conn.Close() })
 		must(io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"))
 	}
-	const streams, lines = 100, 100 // Each lasts until it is cancelled.
+	const streams, lines = 100, 100                                                     // Each lasts until it is cancelled.
 	endless := strings.Replace(chat("qwen", 3000, true), "{", `{"ignore_eos":true,`, 1) // a minute
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
