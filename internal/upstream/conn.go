@@ -132,7 +132,7 @@ func (a *answer) Read(p []byte) (int, error) {
 	if err == nil {
 		return n, nil
 	}
-	whole := errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF)
+	whole := errors.Is(err, io.EOF)
 	if !whole {
 		err = cause(a.c.ctx, err)
 	}
