@@ -7,11 +7,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/munhq/gpuscale/internal/agentapi"
 	"github.com/munhq/gpuscale/internal/cloudsim/vllmsim"
 	"github.com/munhq/gpuscale/internal/gateway"
 	"github.com/munhq/gpuscale/internal/gateway/registry"
+	"github.com/munhq/gpuscale/internal/upstream"
 )
 
 // abort is a worker that breaks the connection in place of an answer.
@@ -61,6 +63,38 @@ func TestRetriesBeforeTheFirstByte(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAWorkerThatSwallowsConnectionsDelaysHardlyAnybody: who is sent there is answered elsewhere after a short time, in which
+// the others are answered at once, and the next are not sent there.
+func TestAWorkerThatSwallowsConnectionsDelaysHardlyAnybody(t *testing.T) {
+	w := newWorld(t, nil)
+	gone, _ := w.add(nil), w.add(nil)
+	gone.vanish(t)
+	ask := func(who string, most time.Duration) {
+		began := time.Now()
+		got := w.ask(chatPath, chat(""))
+		if took := time.Since(began); got.status != http.StatusOK || took > most {
+			t.Errorf("%s: %d %q after %s", who, got.status, got.text, took)
+		}
+	}
+	var sentThere sync.WaitGroup
+	sentThere.Go(func() { ask("the one that was sent there", 2*upstream.ConnectTimeout) })
+	eventually(t, "one is sent there", func() bool { return w.reg.Outstanding()[gone.uid] == 1 })
+	for range 5 {
+		ask("one beside it", upstream.ConnectTimeout/2)
+	}
+	if w.reg.Outstanding()[gone.uid] != 1 {
+		t.Error("the others are not beside it")
+	}
+	sentThere.Wait()
+	if h := w.reg.Health()[model]; h.SetAside != 1 {
+		t.Errorf("health %v", h)
+	}
+	for range 3 {
+		ask("one after it", upstream.ConnectTimeout/2)
+	}
+	w.wantMetric(`gpuscale_gateway_retries_total{model="` + model + `",reason="unreachable"} 1`)
 }
 
 func TestAWorkerThatIsSomebodyElseGetsNothing(t *testing.T) {

@@ -25,6 +25,7 @@ import (
 	"github.com/munhq/gpuscale/internal/gateway"
 	"github.com/munhq/gpuscale/internal/gateway/registry"
 	"github.com/munhq/gpuscale/internal/pki"
+	"github.com/munhq/gpuscale/internal/upstream/upstreamtest"
 	"github.com/munhq/gpuscale/internal/workerclient"
 )
 
@@ -111,6 +112,7 @@ type worker struct {
 	uid      string
 	engine   *vllmsim.Server
 	server   *httptest.Server
+	listener net.Listener // without its TLS
 	endpoint string
 
 	refuse   atomic.Value // string: the mark to refuse with
@@ -134,6 +136,9 @@ func (w *world) add(change func(*vllmsim.Config)) *worker {
 	a.refuse.Store("")
 	pair := must(w.ca.Worker(uid, time.Hour, time.Now()))
 	a.server = httptest.NewUnstartedServer(a)
+	_ = a.server.Listener.Close()
+	a.listener = upstreamtest.Listen(w.t)
+	a.server.Listener = a.listener
 	a.server.TLS = must(pki.ServerTLS(agentapi.Boot{Installation: installation, CAPEM: string(w.ca.PEM()),
 		CertPEM: string(pair.CertPEM), KeyPEM: string(pair.KeyPEM)}))
 	a.server.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -197,6 +202,12 @@ func (a *worker) hook(f func(http.ResponseWriter, *http.Request) bool) { a.befor
 func (a *worker) kill() {
 	_ = a.server.Listener.Close()
 	a.server.CloseClientConnections()
+}
+
+// vanish is the end of the machine's network: nobody refuses a connection, none is made.
+func (a *worker) vanish(t *testing.T) {
+	upstreamtest.Swallow(t, a.listener)
+	a.server.CloseClientConnections() // What is kept is not what is tried here.
 }
 
 func (a *worker) answers() string {

@@ -14,7 +14,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"sync"
@@ -27,8 +26,8 @@ import (
 )
 
 const (
-	dialTimeout      = 10 * time.Second
-	handshakeTimeout = 10 * time.Second
+	// handshakeTimeout is short for the same reason as upstream.ConnectTimeout, and leaves a busy agent time to answer.
+	handshakeTimeout = 5 * time.Second
 	// idleTimeout is below the agent's own, so that a kept connection is never one that the agent has just closed.
 	idleTimeout = 60 * time.Second
 	// idleConns per worker: more than an engine usually runs at once, so that a burst needs no new handshakes.
@@ -95,7 +94,7 @@ func (c *Client) Transport(claimUID string) (http.RoundTripper, error) {
 	}
 	t := upstream.New(&http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
-		DialContext:         (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext,
+		DialContext:         upstream.Dialer(upstream.ConnectTimeout, upstream.SilenceTimeout).DialContext,
 		TLSClientConfig:     config,
 		TLSHandshakeTimeout: handshakeTimeout,
 		IdleConnTimeout:     idleTimeout,

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -20,7 +19,7 @@ import (
 )
 
 const (
-	dialTimeout = 5 * time.Second
+	handshakeTimeout = 5 * time.Second
 	// idleTimeout is below the 5 s after which vLLM closes a connection that it keeps (VLLM_HTTP_TIMEOUT_KEEP_ALIVE).
 	idleTimeout    = 4 * time.Second
 	idleConns      = 256
@@ -140,8 +139,8 @@ type transport struct {
 func newTransport(to *url.URL, key string) *transport {
 	return &transport{to: to, key: key, base: upstream.New(&http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
-		DialContext:         (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext,
-		TLSHandshakeTimeout: dialTimeout,
+		DialContext:         upstream.Dialer(upstream.ConnectTimeout, upstream.SilenceTimeout).DialContext,
+		TLSHandshakeTimeout: handshakeTimeout,
 		// Kept connections are few after a quiet time; new ones need not begin from nothing.
 		TLSClientConfig:        &tls.Config{ClientSessionCache: tls.NewLRUClientSessionCache(sessions), MinVersion: tls.VersionTLS12},
 		IdleConnTimeout:        idleTimeout,
