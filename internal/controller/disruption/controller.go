@@ -62,7 +62,10 @@ type Reconciler struct {
 // demand, as the pods of everyone else and what pods and pools are told, does not: with a thousand claims each such look
 // is a thousand.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	all := handler.EnqueueRequestsFromMapFunc(r.everyClaim)
+	all := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		r.changed()
+		return r.everyClaim(ctx, o)
+	})
 	return ctrl.NewControllerManagedBy(mgr).Named("disruption").
 		For(&v1alpha1.GPUNodeClaim{}).
 		Watches(&corev1.Pod{}, all, builder.WithPredicates(r.demandChanges())).

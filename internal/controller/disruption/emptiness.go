@@ -27,44 +27,54 @@ func (r *Reconciler) emptiness(ctx context.Context, claim *v1alpha1.GPUNodeClaim
 	if !ready && claim.Status.Attempt != nil {
 		return reconcile.Result{}, nil // it is carried to Ready first
 	}
-	in, err := r.situation(ctx, claim, viewAge)
+	in, behind, err := r.situation(ctx, claim, viewAge)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	next, err := r.judge(ctx, claim, in, ready)
+	if behind > 0 && (next == 0 || behind < next) {
+		next = behind
+	}
+	return reconcile.Result{RequeueAfter: next}, err
+}
+
+// judge is emptiness in a situation. It says when to look again, 0 for never by itself.
+func (r *Reconciler) judge(ctx context.Context, claim *v1alpha1.GPUNodeClaim, in planner.IdleInput, ready bool) (time.Duration, error) {
 	wanted := planner.Wanted(claim, in.Claims, in.Workloads) != ""
 	if claim.Status.Attempt == nil && !wanted && in.KeptByPool() == "" {
 		if _, known := r.Traffic.Keeping(); !known && planner.Listed(claim, in.Workloads) {
-			return reconcile.Result{RequeueAfter: agentPoll}, nil // traffic may want it: unknown is not zero
+			return agentPoll, nil // traffic may want it: unknown is not zero
 		}
-		return r.endUnbought(ctx, claim)
+		return 0, r.endUnbought(ctx, claim)
 	}
 	if !ready {
-		return reconcile.Result{}, nil
+		return 0, nil
 	}
 	if err := r.noteDemand(ctx, claim, wanted, planner.Unwanted(claim, in.Claims, in.Workloads), in.Now); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
+		return 0, client.IgnoreNotFound(err)
 	}
 	in.Agent = r.ask(ctx, claim)
 	v := planner.Idle(in)
 	if leaving, _ := planner.Leave(in); v.Idle || len(leaving) > 0 { // Nothing ends on an older view of demand than there is.
 		agent := in.Agent
-		if in, err = r.situation(ctx, claim, 0); err != nil {
-			return reconcile.Result{}, err
+		var err error
+		if in, _, err = r.situation(ctx, claim, 0); err != nil {
+			return 0, err
 		}
 		in.Agent = agent
 		v = planner.Idle(in)
 	}
 	left := r.patience.left(claim, v, in.Now, r.Uptime())
 	if err := r.noteIdle(ctx, claim, v); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
+		return 0, client.IgnoreNotFound(err)
 	}
 	if v.Idle && left == 0 {
-		return reconcile.Result{}, r.end(ctx, claim, v.Reason, v.Message)
+		return 0, r.end(ctx, claim, v.Reason, v.Message)
 	}
 	in.Claim = claim
 	next, err := r.leave(ctx, in)
 	if err != nil {
-		return reconcile.Result{}, err
+		return 0, err
 	}
 	wait := agentPoll
 	for _, due := range []time.Time{v.EndsAt, next} {
@@ -75,25 +85,25 @@ func (r *Reconciler) emptiness(ctx context.Context, claim *v1alpha1.GPUNodeClaim
 	if left > 0 {
 		wait = min(max(wait, left), agentPoll)
 	}
-	return reconcile.Result{RequeueAfter: wait}, nil
+	return wait, nil
 }
 
 // endUnbought ends a claim whose demand is over before anything was asked for, if that is still so.
-func (r *Reconciler) endUnbought(ctx context.Context, claim *v1alpha1.GPUNodeClaim) (reconcile.Result, error) {
-	in, err := r.situation(ctx, claim, 0)
+func (r *Reconciler) endUnbought(ctx context.Context, claim *v1alpha1.GPUNodeClaim) error {
+	in, _, err := r.situation(ctx, claim, 0)
 	if err != nil || planner.Wanted(claim, in.Claims, in.Workloads) != "" || in.KeptByPool() != "" {
-		return reconcile.Result{}, err
+		return err
 	}
-	return reconcile.Result{}, r.end(ctx, claim, v1alpha1.ReasonDemandEnded, "its demand ended before anything was bought")
+	return r.end(ctx, claim, v1alpha1.ReasonDemandEnded, "its demand ended before anything was bought")
 }
 
 // situation is everything but the agent's word that the judgement is made from, with claims and demand as they were at
-// most maxAge ago.
-func (r *Reconciler) situation(ctx context.Context, claim *v1alpha1.GPUNodeClaim, maxAge time.Duration) (planner.IdleInput, error) {
-	in := planner.IdleInput{Now: r.Clock.Now(), Claim: claim}
-	v, err := r.view(ctx, maxAge)
+// most maxAge ago. Where demand has changed since then, it is to be judged again after behind.
+func (r *Reconciler) situation(ctx context.Context, claim *v1alpha1.GPUNodeClaim, maxAge time.Duration) (in planner.IdleInput, behind time.Duration, err error) {
+	in = planner.IdleInput{Now: r.Clock.Now(), Claim: claim}
+	v, behind, err := r.view(ctx, maxAge)
 	if err != nil {
-		return in, err
+		return in, 0, err
 	}
 	in.Claims, in.Workloads = v.claims, v.workloads
 	pool := &v1alpha1.GPUNodePool{} // the cache's own, only read: a copy is as large as the pool has claims
@@ -102,9 +112,9 @@ func (r *Reconciler) situation(ctx context.Context, claim *v1alpha1.GPUNodeClaim
 	case err == nil:
 		in.Pool = pool
 	case !apierrors.IsNotFound(err):
-		return in, err
+		return in, 0, err
 	}
-	return in, nil
+	return in, behind, nil
 }
 
 // ask is the agent's fresh account.

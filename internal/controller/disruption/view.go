@@ -25,25 +25,43 @@ type view struct {
 	workloads []demand.Workload
 }
 
-// shared is the latest view; one is made at a time.
+// shared is the latest view, one is made at a time, and when demand last changed.
 type shared struct {
-	mu   sync.Mutex
-	last view
+	mu      sync.Mutex
+	last    view
+	changed time.Time
+}
+
+// behind is how long until a view is made again that demand has changed since; 0 where it has not.
+func (s *shared) behind(v view, now time.Time) time.Duration {
+	if s.changed.IsZero() || v.at.After(s.changed) {
+		return 0
+	}
+	return max(time.Millisecond, v.at.Add(viewAge).Sub(now)+time.Millisecond)
 }
 
 // view is claims and demand as the cache showed them at most maxAge ago; with 0, as it shows them now.
-func (r *Reconciler) view(ctx context.Context, maxAge time.Duration) (view, error) {
+func (r *Reconciler) view(ctx context.Context, maxAge time.Duration) (v view, behind time.Duration, err error) {
 	r.shared.mu.Lock()
 	defer r.shared.mu.Unlock()
 	now := r.Clock.Now()
 	if v := r.shared.last; maxAge > 0 && !v.at.IsZero() && now.Sub(v.at) <= maxAge {
-		return v, nil
+		return v, r.shared.behind(v, now), nil
 	}
-	v, err := r.look(ctx, now)
-	if err == nil {
-		r.shared.last = v
+	v, err = r.look(ctx, now)
+	if err != nil {
+		return view{}, 0, err
 	}
-	return v, err
+	r.shared.last = v
+	return v, r.shared.behind(v, now), nil
+}
+
+// changed notes that demand has: what is judged by a view from before is judged again.
+func (r *Reconciler) changed() {
+	now := r.Clock.Now()
+	r.shared.mu.Lock()
+	defer r.shared.mu.Unlock()
+	r.shared.changed = now
 }
 
 // outdated makes the next view a new one: when demand ended is noted to the second at which it did.
