@@ -35,4 +35,7 @@ go test -timeout 40m ".$table" || failed=1
 # With the detector a caller's own side of TLS takes longer than what is measured, and it is left out above.
 echo "== what the agent adds to a request"
 go test -count=1 ./internal/agent -run TestAgentFigures/latency || failed=1
+# With the detector each costs three times as much, and only some are run above.
+echo "== deletions in every order, in every phase"
+go test -count=1 ./internal/operator -run 'TestDeletionInEveryOrder|TestTheCRDsAreDeleted' || failed=1
 exit "$failed"

@@ -2,7 +2,7 @@ package operator_test
 
 import (
 	"fmt"
-	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,6 +73,32 @@ func plots(i int, s situation, all [][]string) (out []*plot, offers []market.Off
 	return out, offers
 }
 
+// plotsInEach is plots in every situation, with each order or with every few-th of them, others in each situation.
+func plotsInEach(first int, all [][]string, few, begin int) (out []*plot, offers []market.Offer) {
+	for i, sit := range situations {
+		var some [][]string
+		for n, order := range all {
+			if n%few == (begin+i)%few {
+				some = append(some, order)
+			}
+		}
+		p, o := plots(first+i, sit, some)
+		out, offers = append(out, p...), append(offers, o...)
+	}
+	return out, offers
+}
+
+// raceDetector makes each plot cost three times as much; with it there are fewer. What it finds, it finds in these too.
+var raceDetector bool
+
+// unlessRacing is all, or few with the detector.
+func unlessRacing(all, few int) int {
+	if raceDetector {
+		return few
+	}
+	return all
+}
+
 // lay makes a plot's Secret, pool and demand.
 func (s *stage) lay(p *plot) {
 	s.t.Helper()
@@ -93,53 +119,84 @@ func (s *stage) putSecret(p *plot) {
 	s.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: secretNS, Name: p.secret}, StringData: map[string]string{"VASTAI_API_KEY": simKey}})
 }
 
-func (s *stage) claimsOf(p *plot) (out []v1alpha1.GPUNodeClaim) {
+func (s *stage) claimsOf(p *plot) []v1alpha1.GPUNodeClaim { return s.claimsByPool()[p.pool] }
+
+// liveOf is what the market bills in the plot's region.
+func (s *stage) liveOf(p *plot) int { return s.liveByRegion()[p.region] }
+
+// claimsByPool is read once for many plots.
+func (s *stage) claimsByPool() map[string][]v1alpha1.GPUNodeClaim {
 	s.t.Helper()
+	out := map[string][]v1alpha1.GPUNodeClaim{}
 	for _, c := range s.claims() {
-		if c.Spec.Pool == p.pool {
-			out = append(out, c)
-		}
+		out[c.Spec.Pool] = append(out[c.Spec.Pool], c)
 	}
 	return out
 }
 
-// liveOf is what the market bills in the plot's region.
-func (s *stage) liveOf(p *plot) (n int) {
+// liveByRegion is what the market bills in each plot's region.
+func (s *stage) liveByRegion() map[string]int {
+	out := map[string]int{}
 	for _, in := range s.market.Books().Live() {
-		if strings.HasSuffix(in.Offer.Region, ", "+p.region) {
-			n++
-		}
+		out[strings.TrimPrefix(in.Offer.Region, "Oslo, ")]++
 	}
-	return n
+	return out
 }
 
-// await waits until the plot is where its situation wants it.
-func (s *stage) await(p *plot) {
+// layAll makes all plots, then waits until each is where its situation wants it.
+func (s *stage) layAll(all []*plot) {
 	s.t.Helper()
-	deleted := false
-	s.eventually(p.name+" in "+p.region, func() error {
-		claims := s.claimsOf(p)
-		if len(claims) != 1 {
-			return fmt.Errorf("%d claims", len(claims))
+	for _, p := range all {
+		s.lay(p)
+	}
+	s.await(all...)
+}
+
+// await waits until each plot is where its situation wants it.
+func (s *stage) await(all ...*plot) {
+	s.t.Helper()
+	defer func(begin time.Time) {
+		s.t.Logf("%d plots in their phases after %s", len(all), time.Since(begin).Round(time.Second))
+	}(time.Now())
+	deleted := map[string]bool{}
+	s.within(plotsWait, "every plot is in its phase", func() error {
+		var missing []string
+		claims, live := s.claimsByPool(), s.liveByRegion()
+		for _, p := range all {
+			of := claims[p.pool]
+			if len(of) == 1 && p.phase == v1alpha1.PhaseDraining && of[0].Status.Phase == v1alpha1.PhaseReady && !deleted[p.pool] {
+				s.delete(&of[0])
+				deleted[p.pool] = true
+			}
+			if err := p.stands(of, live[p.region]); err != nil {
+				missing = append(missing, fmt.Sprintf("%s in %s: %v", p.name, p.region, err))
+			}
 		}
-		c := claims[0]
-		if p.phase == v1alpha1.PhaseDraining && c.Status.Phase == v1alpha1.PhaseReady && !deleted {
-			s.delete(&c)
-			deleted = true
-		}
-		failing := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionInstanceGone)
-		switch {
-		case c.Status.Phase != p.phase:
-			return fmt.Errorf("phase %s", c.Status.Phase)
-		case p.broken == market.StuckLoading && c.Status.InstanceID == "":
-			return fmt.Errorf("nothing rented yet")
-		case p.situation.region == unclear && s.liveOf(p) == 0:
-			return fmt.Errorf("nothing rented yet")
-		case p.phase == v1alpha1.PhaseDraining && (failing == nil || failing.Reason != v1alpha1.ReasonDestroyFailed):
-			return fmt.Errorf("not failing yet: %+v", failing)
+		if len(missing) > 0 {
+			return fmt.Errorf("%d of %d are not, the first: %s", len(missing), len(all), missing[0])
 		}
 		return nil
 	})
+}
+
+// stands reports why a plot is not where its situation wants it.
+func (p *plot) stands(claims []v1alpha1.GPUNodeClaim, live int) error {
+	if len(claims) != 1 {
+		return fmt.Errorf("%d claims", len(claims))
+	}
+	c := claims[0]
+	failing := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionInstanceGone)
+	switch {
+	case c.Status.Phase != p.phase:
+		return fmt.Errorf("phase %s", c.Status.Phase)
+	case p.broken == market.StuckLoading && c.Status.InstanceID == "":
+		return fmt.Errorf("nothing rented yet")
+	case p.situation.region == unclear && live == 0:
+		return fmt.Errorf("nothing rented yet")
+	case p.phase == v1alpha1.PhaseDraining && (failing == nil || failing.Reason != v1alpha1.ReasonDestroyFailed):
+		return fmt.Errorf("not failing yet: %+v", failing)
+	}
+	return nil
 }
 
 func (s *stage) delete(o client.Object) {
@@ -176,86 +233,84 @@ func (s *stage) undo(p *plot, what string) {
 	}
 }
 
+// undoStep is one step of every plot's order.
+func (s *stage) undoStep(all []*plot, step int) {
+	s.t.Helper()
+	for _, p := range all {
+		if step < len(p.order) {
+			s.undo(p, p.order[step])
+		}
+	}
+}
+
 // empty waits until nothing of the plots is left, in the cluster or in the market.
 func (s *stage) empty(all []*plot) {
 	s.t.Helper()
-	s.eventually("nothing is left", func() error {
+	defer func(begin time.Time) {
+		s.t.Logf("%d plots empty after %s", len(all), time.Since(begin).Round(time.Second))
+	}(time.Now())
+	s.within(plotsWait, "nothing is left", func() error {
+		claims, live := s.claimsByPool(), s.liveByRegion()
+		var list v1alpha1.GPUNodePoolList
+		if err := s.client.List(s.ctx, &list); err != nil {
+			return err
+		}
+		pools := map[string]bool{}
+		for _, p := range list.Items {
+			pools[p.Name] = true
+		}
 		for _, p := range all {
-			if n := s.liveOf(p); n > 0 {
-				return fmt.Errorf("%s, deleted as %v: %d still rented", p.region, p.order, n)
-			}
-			if claims := s.claimsOf(p); len(claims) > 0 {
-				return fmt.Errorf("%s, deleted as %v: claim %s is left", p.region, p.order, claims[0].Name)
-			}
-			err := s.client.Get(s.ctx, client.ObjectKey{Name: p.pool}, &v1alpha1.GPUNodePool{})
-			if !apierrors.IsNotFound(err) {
-				return fmt.Errorf("%s, deleted as %v: the pool is left (%w)", p.region, p.order, err)
+			what := fmt.Sprintf("%s in %s, deleted as %v", p.name, p.region, p.order)
+			switch of := claims[p.pool]; {
+			case live[p.region] > 0:
+				return fmt.Errorf("%s: %d still rented", what, live[p.region])
+			case len(of) > 0:
+				return fmt.Errorf("%s: claim %s is left", what, of[0].Name)
+			case pools[p.pool]:
+				return fmt.Errorf("%s: the pool is left", what)
 			}
 		}
 		return nil
 	})
 }
 
-// ordersFor is a third of the orders, each of which comes in at least two situations; all of them with
-// GPUSCALE_TEST_ALL_ORDERS, which takes minutes.
-func ordersFor(i int) (out [][]string) {
-	for n, order := range orders() {
-		if os.Getenv("GPUSCALE_TEST_ALL_ORDERS") != "" || n%3 == i%3 {
-			out = append(out, order)
-		}
-	}
-	return out
+// manyPlots has the controllers look less often than for a few, and lets a create be in the air until all plots stand.
+func (s *stage) manyPlots() {
+	s.cfg.Timing.BootPoll, s.cfg.Timing.ReadyPoll, s.cfg.Sweep.Period = time.Second, 2*time.Second, 2*time.Second
+	s.unruly.createTimeout = plotsWait
 }
 
-// TestDeletionInEveryOrderStrandsNothing: pool, claim, Secret and provider entry, in every phase of the claim.
+// plotsWait is for all plots together, on a busy machine with the race detector.
+const plotsWait = 3 * time.Minute
+
+// TestDeletionInEveryOrderStrandsNothing: pool, claim, Secret and provider entry in every order, with the claim in every
+// phase, all side by side: they mostly wait.
 func TestDeletionInEveryOrderStrandsNothing(t *testing.T) {
-	for i, sit := range situations {
-		t.Run(sit.name, func(t *testing.T) {
-			all, offers := plots(i, sit, ordersFor(i))
-			s := newStage(t, offers)
-			s.launch()
-			for _, p := range all {
-				s.lay(p)
-			}
-			for _, p := range all {
-				s.await(p)
-			}
-			for step := range 4 {
-				for _, p := range all {
-					s.undo(p, p.order[step])
-				}
-			}
-			for _, p := range all {
-				s.release(p.region)
-			}
-			s.empty(all)
-		})
+	all, offers := plotsInEach(0, orders(), unlessRacing(1, 8), 0)
+	s := newStage(t, offers)
+	s.manyPlots()
+	s.launch()
+	s.layAll(all)
+	for step := range 4 {
+		s.undoStep(all, step)
 	}
+	for _, p := range all {
+		s.release(p.region)
+	}
+	s.empty(all)
 }
 
 // TestWithoutAKeyItIsSaidWhichAndEndedWhenTheKeyReturns also across a restart, which forgets the key.
 func TestWithoutAKeyItIsSaidWhichAndEndedWhenTheKeyReturns(t *testing.T) {
-	var (
-		all    []*plot
-		offers []market.Offer
-	)
-	for i, sit := range situations {
-		p, o := plots(10+i, sit, [][]string{{"Secret", "claim", "pool", "entry"}})
-		all, offers = append(all, p...), append(offers, o...)
-	}
+	all, offers := plotsInEach(10, [][]string{{"Secret", "claim", "pool", "entry"}}, 1, 0)
 	s := newStage(t, offers)
 	s.launch()
-	for _, p := range all {
-		s.lay(p)
-	}
-	for _, p := range all {
-		s.await(p)
-	}
+	s.layAll(all)
 	s.stop()
+	for step := range 4 {
+		s.undoStep(all, step)
+	}
 	for _, p := range all {
-		for _, what := range p.order {
-			s.undo(p, what)
-		}
 		s.release(p.region)
 	}
 	rented := len(s.live())
@@ -296,26 +351,50 @@ func TestWithoutAKeyItIsSaidWhichAndEndedWhenTheKeyReturns(t *testing.T) {
 	}
 }
 
-// TestTheCRDsAreDeleted in either order: their objects hold them until the last machine is gone.
-func TestTheCRDsAreDeleted(t *testing.T) {
-	for _, order := range [][]string{{"gpunodeclaims", "gpunodepools"}, {"gpunodepools", "gpunodeclaims"}} {
-		t.Run(order[0]+" first", func(t *testing.T) {
-			p, offers := plots(1, situations[5], [][]string{nil})
-			s := newStage(t, append(offers, offer("9001")), privateCluster())
-			s.launch()
-			s.lay(p[0])
-			s.await(p[0])
-			for _, plural := range order {
-				crd := &unstructured.Unstructured{}
-				crd.SetGroupVersionKind(crdKind)
-				crd.SetName(plural + ".gpuscale.io")
-				s.delete(crd)
+// before are all sets of a plot's objects, those that are deleted before something else is.
+func before() (out [][]string) {
+	all := []string{"Secret", "entry", "claim", "pool"}
+	for set := range 1 << len(all) {
+		var some []string
+		for i, what := range all {
+			if set&(1<<i) != 0 {
+				some = append(some, what)
 			}
-			s.eventually("the CRDs and the machine are gone", func() error {
+		}
+		out = append(out, some)
+	}
+	return out
+}
+
+// TestTheCRDsAreDeleted in either order, with claims in every phase and every set of the other objects deleted before (each
+// set in each phase under one of the two orders), the rest after: the CRDs' objects hold them until the last machine is
+// gone.
+func TestTheCRDsAreDeleted(t *testing.T) {
+	for n, order := range [][]string{{"gpunodeclaims", "gpunodepools"}, {"gpunodepools", "gpunodeclaims"}} {
+		t.Run(order[0]+" first", func(t *testing.T) {
+			all, offers := plotsInEach(1, before(), unlessRacing(2, 16), n)
+			s := newStage(t, append(offers, offer("9001")), privateCluster())
+			s.manyPlots()
+			s.launch()
+			s.layAll(all)
+			for step := range 4 {
+				s.undoStep(all, step)
+			}
+			for _, plural := range order {
+				s.delete(crdOf(plural))
+			}
+			for _, p := range all { // what its order has left
+				for _, what := range []string{"entry", "Secret"} {
+					if !slices.Contains(p.order, what) {
+						s.undo(p, what)
+					}
+				}
+				s.release(p.region)
+			}
+			s.within(plotsWait, "the CRDs and the machines are gone", func() error {
 				for _, plural := range order {
-					crd := &unstructured.Unstructured{}
-					crd.SetGroupVersionKind(crdKind)
-					if err := s.client.Get(s.ctx, client.ObjectKey{Name: plural + ".gpuscale.io"}, crd); !apierrors.IsNotFound(err) {
+					crd := crdOf(plural)
+					if err := s.client.Get(s.ctx, client.ObjectKeyFromObject(crd), crd); !apierrors.IsNotFound(err) {
 						return fmt.Errorf("%s is left (%w)", plural, err)
 					}
 				}
@@ -324,11 +403,18 @@ func TestTheCRDsAreDeleted(t *testing.T) {
 				}
 				return nil
 			})
-			// Nothing is bought without them either, though the pod still asks.
+			// Nothing is bought without them either, though the pods still ask.
 			time.Sleep(time.Second)
 			if n := len(s.live()); n > 0 {
 				t.Errorf("%d machines", n)
 			}
 		})
 	}
+}
+
+func crdOf(plural string) *unstructured.Unstructured {
+	crd := &unstructured.Unstructured{}
+	crd.SetGroupVersionKind(crdKind)
+	crd.SetName(plural + ".gpuscale.io")
+	return crd
 }

@@ -57,7 +57,7 @@ func newStage(t *testing.T, offers []market.Offer, opts ...localkubetest.Option)
 	w.secret(simKey)
 	w.watch = statuscheck.Watch(t, c)
 	s := &stage{world: w, halt: func() error { return nil }}
-	s.unruly.released = map[string]bool{}
+	s.unruly.released, s.unruly.createTimeout = map[string]bool{}, 30*time.Second
 	s.cfg = operator.Config{
 		Rest: w.asController(cluster.Config()), Namespace: secretNS, LedgerURL: "sqlite://" + filepath.Join(t.TempDir(), "ledger.db"),
 		Getenv: func(string) string { return "" }, BaseURLs: map[provider.Name]string{provider.VastAI: api.URL}, PaceFactor: -1,
@@ -102,6 +102,8 @@ func (s *stage) stop() {
 type unruly struct {
 	mu       sync.Mutex
 	released map[string]bool
+	// createTimeout is time to hold a create for as long as a test needs.
+	createTimeout time.Duration
 }
 
 // Regions begin with how they misbehave.
@@ -133,10 +135,9 @@ type unrulyDriver struct {
 	*unruly
 }
 
-// Capabilities leave time to hold a create for as long as a test needs.
 func (d *unrulyDriver) Capabilities() provider.Capabilities {
 	c := d.lags.Capabilities()
-	c.CreateTimeout = 30 * time.Second
+	c.CreateTimeout = d.createTimeout
 	return c
 }
 
