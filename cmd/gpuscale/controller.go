@@ -60,6 +60,7 @@ func runController(ctx context.Context, c *console, o controllerOptions) error {
 	o.config.Log = useLog()
 	o.config.Getenv = c.getenv
 	o.config.Namespace = namespaceOf(c)
+	o.config.BaseURLs = c.clouds
 	if agent := o.config.Agent; (agent.URL == "") != (agent.SHA256 == "") {
 		return errors.New("--agent-url and --agent-sha256 belong together: a binary is only run when its hash is known")
 	} else if agent.URL != "" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -22,6 +24,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/munhq/gpuscale/pkg/provider"
 )
 
 // What this test binary is when it runs as another process, by roleEnv.
@@ -29,6 +33,9 @@ const (
 	roleEnv     = "GPUSCALE_TEST_ROLE"
 	roleCommand = "command"
 	roleBackend = "backend"
+	// roleController is the command with simulated clouds, by cloudsEnv.
+	roleController = "controller"
+	cloudsEnv      = "GPUSCALE_TEST_CLOUDS"
 	// profileEnv is the beginning of the names of files for profiles of the command; empty: none.
 	profileEnv = "GPUSCALE_TEST_PROFILE"
 )
@@ -37,6 +44,14 @@ func TestMain(m *testing.M) {
 	switch os.Getenv(roleEnv) {
 	case roleCommand:
 		profiled(main)
+	case roleController:
+		var clouds map[provider.Name]string
+		if err := json.Unmarshal([]byte(os.Getenv(cloudsEnv)), &clouds); err != nil {
+			panic(err)
+		}
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		os.Exit(execute(ctx, &console{out: os.Stdout, errOut: os.Stderr, getenv: os.Getenv, clouds: clouds}, os.Args[1:]))
 	case roleBackend:
 		serveBackend(os.Args[1], os.Args[2])
 	default:

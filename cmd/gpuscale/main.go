@@ -17,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/munhq/gpuscale/internal/cloudsim/market"
+	"github.com/munhq/gpuscale/pkg/provider"
 )
 
 // version is set by the build.
@@ -51,6 +52,8 @@ type console struct {
 	getenv   func(string) string
 	// simHook changes simulated markets: tests make them slow or fail.
 	simHook func(*market.Market)
+	// clouds are where the controllers find simulated providers; nil outside tests.
+	clouds map[provider.Name]string
 }
 
 // say writes to the user. Nobody is left to tell when that fails.

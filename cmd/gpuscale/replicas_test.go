@@ -56,11 +56,15 @@ type replicas struct {
 }
 
 // startReplicas starts a stack with one pool, of whose models requests are for one.
-func startReplicas(t *testing.T, poolText, model string) *replicas {
+func startReplicas(t *testing.T, poolText, model string, change ...func(*localstack.Options)) *replicas {
 	t.Helper()
 	_, bin := programs(t)
 	redis := redistest.Start(t)
-	s, err := localstack.Start(t.Context(), localstack.Options{BinDir: bin, RedisURL: redis.URL()})
+	o := localstack.Options{BinDir: bin, RedisURL: redis.URL()}
+	for _, c := range change {
+		c(&o)
+	}
+	s, err := localstack.Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,9 +148,13 @@ func (o outcome) cut() bool {
 }
 
 func (r *replicas) ask(url string, stream bool, tokens int) outcome {
+	return r.askFor(r.model, url, stream, tokens)
+}
+
+func (r *replicas) askFor(model, url string, stream bool, tokens int) outcome {
 	o := outcome{stream: stream}
 	body := fmt.Sprintf(`{"model":%q,"max_tokens":%d,"stream":%t,"ignore_eos":true,"messages":[{"role":"user","content":"hello"}]}`,
-		r.model, tokens, stream)
+		model, tokens, stream)
 	ctx, cancel := context.WithTimeout(r.t.Context(), 2*time.Minute)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url+loadPath, strings.NewReader(body))

@@ -137,7 +137,7 @@ func (s *Stack) offerAgent(ctx context.Context, path string) error {
 	base, err := s.serve(ctx, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.ServeFile(w, r, path)
 	}))
-	s.agent = bootstrap.Agent{URL: base + "/gpuscale-agent", SHA256: hex.EncodeToString(sum[:])}
+	s.Agent = bootstrap.Agent{URL: base + "/gpuscale-agent", SHA256: hex.EncodeToString(sum[:])}
 	return err
 }
 

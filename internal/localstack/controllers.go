@@ -31,7 +31,7 @@ func (s *Stack) startControllers(ctx context.Context) {
 		return operator.Run(ctx, operator.Config{
 			Rest: s.Rest, Namespace: Namespace, LedgerURL: s.ledgerURL, RedisURL: s.redis, Getenv: s.getenv,
 			BaseURLs:    urls,
-			Agent:       s.agent,
+			Agent:       s.Agent,
 			MetricsAddr: "0", HealthAddr: "0", Log: s.log,
 		})
 	})

@@ -31,7 +31,7 @@ func (s *Stack) startKubernetes(ctx context.Context) error {
 	if s.opts.Kubeconfig != "" {
 		return s.useKubernetes()
 	}
-	o := localkube.Options{AssetsDir: s.opts.AssetsDir}
+	o := localkube.Options{AssetsDir: s.opts.AssetsDir, APIOnly: s.opts.Bare}
 	if s.opts.DataDir != "" {
 		o.DataDir = filepath.Join(s.dir, "kubernetes")
 	}

@@ -46,6 +46,8 @@ type Options struct {
 	BinDir string
 	// RedisURL is a Redis to use in place of one in this process.
 	RedisURL string
+	// Bare leaves controllers and gateway to the caller, and has nothing that makes or schedules pods.
+	Bare bool
 	// Seed decides the market.
 	Seed int64
 	// Begun is called once what can be refused at once has not been, and the start begins to take time. It may be nil.
@@ -69,6 +71,8 @@ type Stack struct {
 	CustomerKey string
 	// LogFile has what the controllers and the gateway log.
 	LogFile string
+	// Agent is what instances are told to fetch.
+	Agent bootstrap.Agent
 
 	opts      Options
 	dir       string
@@ -78,7 +82,6 @@ type Stack struct {
 	secretKey string
 	redis     string
 	ledgerURL string
-	agent     bootstrap.Agent
 
 	mu       sync.Mutex
 	stops    []func() error // in the order in which things were started
@@ -148,13 +151,16 @@ func (s *Stack) start(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if err := s.furnish(ctx); err != nil {
+	if err := s.furnish(ctx); err != nil || s.opts.Bare {
 		return err
 	}
 	s.startControllers(ctx)
 	s.startGateway(ctx, listener)
 	return s.awaitGateway(ctx)
 }
+
+// Cluster is the stack's own; nil where somebody's is used.
+func (s *Stack) Cluster() *localkube.Cluster { return s.kube }
 
 // openDir makes the folder of this stack and its log.
 func (s *Stack) openDir() error {
