@@ -144,7 +144,7 @@ func (g *Gateway) MetricsHandler() http.Handler { return g.metrics.handler }
 
 // Serve answers on l until Shutdown, and then returns nil.
 func (g *Gateway) Serve(l net.Listener) error {
-	if err := g.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := g.server.Serve(listener{l}); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
