@@ -16,6 +16,7 @@ import (
 	"github.com/munhq/gpuscale/internal/gateway"
 	"github.com/munhq/gpuscale/internal/gateway/backends"
 	"github.com/munhq/gpuscale/internal/gatewayrun"
+	"github.com/munhq/gpuscale/internal/librarylog"
 )
 
 type gatewayOptions struct {
@@ -67,7 +68,9 @@ func newGateway(c *console) *cobra.Command {
 
 func runGateway(ctx context.Context, c *console, o gatewayOptions) error {
 	cfg := o.config
-	cfg.Log, cfg.Namespace, cfg.BackendKey = useLog(), namespaceOf(c), c.getenv("VLLM_API_KEY")
+	said := librarylog.Gather(os.Stderr)
+	defer said.Close()
+	cfg.Log, cfg.Namespace, cfg.BackendKey = librarylog.To(said, librarylog.JSON), namespaceOf(c), c.getenv("VLLM_API_KEY")
 	cfg.Clock = clock.RealClock{} //gpuscale:clock the gateway's process makes its clock here
 	cfg.RedisURL = c.getenv("REDIS_URL")
 	var err error
