@@ -22,7 +22,10 @@ type GPUNodeClaim struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec   GPUNodeClaimSpec   `json:"spec"`
+	Spec GPUNodeClaimSpec `json:"spec"`
+	// A claim is Pending before its controller has written anything.
+	//
+	// +kubebuilder:default={phase: Pending}
 	Status GPUNodeClaimStatus `json:"status,omitempty"`
 }
 

@@ -39,9 +39,8 @@ const (
 	maxSeries = 4096
 	// countEvery is how often what was repeated meanwhile is added to the count in the cluster.
 	countEvery = time.Minute
-	// maxUnwritten bounds what waits for the API server, recorders how many are written at once.
+	// maxUnwritten bounds what waits for the API server.
 	maxUnwritten = 8192
-	recorders    = 8
 	// An event is given up after so many tries, two minutes in all, at which nothing was heard of the API server.
 	recordTries, recordPause = 12, 10 * time.Second
 	// lastWords bounds how long the events of a process that is told to end are still written.
@@ -160,9 +159,7 @@ func (r *recorder) NeedLeaderElection() bool { return false }
 // Start writes events until ctx ends, and what is left then if that does not take long.
 func (r *recorder) Start(ctx context.Context) error {
 	var wg sync.WaitGroup
-	for range recorders {
-		wg.Go(func() { r.write(ctx) })
-	}
+	wg.Go(func() { r.write(ctx) })
 	wg.Go(func() { r.countOn(ctx) })
 	wg.Wait()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWords)
@@ -178,6 +175,7 @@ func (r *recorder) Start(ctx context.Context) error {
 	return nil
 }
 
+// write writes one event after the other: a herd's would else take the API server from what they tell of.
 func (r *recorder) write(ctx context.Context) {
 	for {
 		select {

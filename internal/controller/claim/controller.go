@@ -16,9 +16,11 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
@@ -118,10 +120,16 @@ const longestPause = time.Minute
 // SetupWithManager registers the controller.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("claim").
-		For(&v1alpha1.GPUNodeClaim{}).
+		For(&v1alpha1.GPUNodeClaim{}, builder.WithPredicates(byOthers())).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 32,
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, longestPause)}).
 		Complete(r)
+}
+
+// byOthers lets pass what others do to a claim. What the status says this controller has written itself: an agent that
+// loads has something new to say at each look, and a look at each write of it would write as fast as the API server can.
+func byOthers() predicate.Predicate {
+	return predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{})
 }
 
 // next says how a step ended: go on to the following one, or stop here and look again after a time (0: when something

@@ -10,11 +10,10 @@ import (
 	"github.com/munhq/gpuscale/api/v1alpha1"
 )
 
-// guard puts the finalizer on before anything can be bought, so that an object with an instance cannot vanish, and shows
-// the claim as Pending.
+// guard puts the finalizer on before anything can be bought, so that an object with an instance cannot vanish.
 func (v *visit) guard(ctx context.Context) (next, error) {
 	if controllerutil.ContainsFinalizer(v.claim, v1alpha1.Finalizer) {
-		return proceed(), v.persist(ctx)
+		return proceed(), nil
 	}
 	before := v.claim.DeepCopy()
 	controllerutil.AddFinalizer(v.claim, v1alpha1.Finalizer)
@@ -22,7 +21,7 @@ func (v *visit) guard(ctx context.Context) (next, error) {
 		return halt(), err
 	}
 	v.base = v.claim.DeepCopy()
-	return proceed(), v.persist(ctx)
+	return proceed(), nil
 }
 
 // endWhenAsked deletes the claim when it has failed or carries the drain annotation. Ending is always by deletion.

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/munhq/gpuscale/api/v1alpha1"
 	"github.com/munhq/gpuscale/internal/reserve"
@@ -132,6 +133,27 @@ func TestAClaimMayBuyOnlyWhatItsPoolPromisesNow(t *testing.T) {
 		}
 		if _, why := v.entitlement(&v1alpha1.GPUNodePool{}, true); !strings.Contains(why, "does not exist") {
 			t.Errorf("without its pool: %q", why)
+		}
+	}
+}
+
+// TestOwnWritesAreNotLookedAt: a claim's own status must not bring the next look at it. An agent that loads says something
+// new each time, and each look would lead to a write and each write to a look.
+func TestOwnWritesAreNotLookedAt(t *testing.T) {
+	before := &v1alpha1.GPUNodeClaim{ObjectMeta: metav1.ObjectMeta{Generation: 1, ResourceVersion: "1"}}
+	for name, c := range map[string]struct {
+		change func(*v1alpha1.GPUNodeClaim)
+		looked bool
+	}{
+		"progress":     {func(c *v1alpha1.GPUNodeClaim) { c.Status.Phase = v1alpha1.PhaseBootstrapping }, false},
+		"placements":   {func(c *v1alpha1.GPUNodeClaim) { c.Generation = 2 }, true},
+		"asked to end": {func(c *v1alpha1.GPUNodeClaim) { c.Annotations = map[string]string{v1alpha1.AnnotationDrain: "idle"} }, true},
+	} {
+		after := before.DeepCopy()
+		after.ResourceVersion = "2"
+		c.change(after)
+		if got := byOthers().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != c.looked {
+			t.Errorf("%s: looked at %t, want %t", name, got, c.looked)
 		}
 	}
 }

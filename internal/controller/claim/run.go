@@ -44,7 +44,7 @@ func (v *visit) run(ctx context.Context) (next, error) {
 		v.claim.Status.Endpoint = net.JoinHostPort(inst.Address, strconv.Itoa(inst.Port))
 		v.set(v1alpha1.ConditionInstanceRunning, metav1.ConditionTrue, v1alpha1.ReasonRunning, "reached at "+v.claim.Status.Endpoint)
 		v.reach(stepRunning, v.claim.Status.Endpoint)
-		return proceed(), v.persist(ctx)
+		return proceed(), nil
 	}
 	msg := fmt.Sprintf("%s says %s %s", v.claim.Status.Provider, inst.State, inst.Message)
 	if v.late(ctx) {

@@ -43,9 +43,9 @@ func (v *visit) is(condition string) bool {
 }
 
 // set records a condition. A change of status or reason is also an event, so that a person who describes the claim
-// reads its life in order; a change of words alone is not.
+// reads its life in order; a change of words alone is not, nor what is under way.
 func (v *visit) set(condition string, status metav1.ConditionStatus, reason, message string) {
-	if !v.note(condition, status, reason, message) {
+	if !v.note(condition, status, reason, message) || slices.Contains(underWay, reason) {
 		return
 	}
 	kind := corev1.EventTypeNormal
@@ -62,6 +62,13 @@ func (v *visit) note(condition string, status metav1.ConditionStatus, reason, me
 	meta.SetStatusCondition(&v.claim.Status.Conditions, metav1.Condition{Type: condition, Status: status, Reason: reason,
 		Message: message, ObservedGeneration: v.claim.Generation, LastTransitionTime: metav1.NewTime(v.now())})
 	return turned
+}
+
+// underWay are the reasons that are no event: what soon turns into a milestone or a failure, which is one, and what is told
+// with Serving. A herd's claims would else wait for the API server behind their own events.
+var underWay = []string{
+	v1alpha1.ReasonCreating, v1alpha1.ReasonStarting, v1alpha1.ReasonWaitingForAgent, v1alpha1.ReasonLoading,
+	v1alpha1.ReasonModelLoaded, v1alpha1.ReasonPublished,
 }
 
 // warnings are the reasons that a person should look at.

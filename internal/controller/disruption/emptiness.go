@@ -203,7 +203,10 @@ func (r *Reconciler) noteIdle(ctx context.Context, claim *v1alpha1.GPUNodeClaim,
 		c.Status = metav1.ConditionTrue
 	}
 	old := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionIdle)
-	if old != nil && old.Status == c.Status && old.Message == c.Message {
+	switch {
+	case old != nil && old.Status == c.Status && old.Message == c.Message:
+		return nil
+	case old == nil && c.Status == metav1.ConditionFalse && r.news(claim):
 		return nil
 	}
 	turned := c.Status == metav1.ConditionTrue && (old == nil || old.Status != c.Status)
@@ -215,6 +218,13 @@ func (r *Reconciler) noteIdle(ctx context.Context, claim *v1alpha1.GPUNodeClaim,
 		r.Events.Eventf(claim, nil, corev1.EventTypeNormal, v1alpha1.ReasonIdle, "Watch", "%s", v.Message)
 	}
 	return nil
+}
+
+// news reports that the claim is Ready since the last look. That it is not idle can be told at the next: requests may be
+// waiting for the API server to pass on that others are Ready.
+func (r *Reconciler) news(claim *v1alpha1.GPUNodeClaim) bool {
+	ready := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionReady)
+	return ready != nil && r.Clock.Since(ready.LastTransitionTime.Time) < agentPoll
 }
 
 func (r *Reconciler) patch(ctx context.Context, claim *v1alpha1.GPUNodeClaim, edit func(*v1alpha1.GPUNodeClaimStatus)) error {
