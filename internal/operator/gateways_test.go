@@ -1,13 +1,16 @@
 package operator_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,6 +20,7 @@ import (
 	"github.com/munhq/gpuscale/internal/controller/claim"
 	"github.com/munhq/gpuscale/internal/demand"
 	"github.com/munhq/gpuscale/internal/identity"
+	"github.com/munhq/gpuscale/internal/metrics"
 	"github.com/munhq/gpuscale/internal/operator"
 	"github.com/munhq/gpuscale/internal/wish"
 	"github.com/munhq/gpuscale/internal/wish/redistest"
@@ -244,10 +248,15 @@ func TestAHundredWakesBuyOne(t *testing.T) {
 }
 
 // TestTrafficScalesAModel: load that lasts buys the replicas that it needs, no more than the pool lets a model have, and
-// nothing for a name that no pool lists.
+// nothing for a name that no pool lists. Load that is less for a minute, and not before, gives one back. The controllers'
+// clock is set forward to where the times are nearly over, and then over.
 func TestTrafficScalesAModel(t *testing.T) {
 	redis := redistest.Start(t)
-	w := start(t, offers(5), withRedis(redis))
+	var ahead atomic.Int64
+	w := start(t, offers(5), func(w *world, _ *market.Config, _ *simOptions) {
+		w.configure = func(c *operator.Config) { c.RedisURL, c.Clock = redis.URL(), jumpy{clock.RealClock{}, &ahead} }
+	})
+	pass := func(d time.Duration) { ahead.Add(int64(d)) }
 	w.pool(lists("m"), func(p *v1alpha1.GPUNodePool) {
 		target, most := int32(4), int32(2)
 		p.Spec.Models[0].TargetConcurrency, p.Spec.Models[0].MaxReplicas = &target, &most
@@ -257,14 +266,36 @@ func TestTrafficScalesAModel(t *testing.T) {
 	g.holds("m", 4)
 	w.ready(1)
 	w.during(3*time.Second, 1, 1, "with as much as one can take")
+
 	g.holds("m", 40)
-	more := time.Now()
-	w.during(5*time.Second, 1, 1, "before it has lasted")
+	w.during(2*time.Second, 1, 1, "before it has lasted") // It was read meanwhile.
+	pass(demand.RiseAfter / 3)
+	w.during(time.Second, 1, 1, "before it has lasted for long")
+	pass(demand.RiseAfter)
 	w.ready(2)
-	if took := time.Since(more); took < demand.RiseAfter-2*time.Second {
-		t.Errorf("bought after %s, it has to last %s", took, demand.RiseAfter)
-	}
-	w.during(3*time.Second, 2, 2, "at maxReplicas")
+	w.during(time.Second, 2, 2, "at maxReplicas")
+	w.eventually("less than before is believed", func() error {
+		var unknown dto.Metric
+		err := metrics.TrafficUnknown.Write(&unknown)
+		if err == nil && unknown.GetGauge().GetValue() != 0 {
+			err = errors.New("Redis has not been there for long enough")
+		}
+		return err
+	})
+
+	g.holds("m", 4)
+	w.during(2*time.Second, 2, 2, "before there has been less for a time")
+	pass(demand.FallAfter * 2 / 3)
+	w.during(2*time.Second, 2, 2, "before there has been less for long")
+	pass(demand.FallAfter / 3)
+	w.eventually("one is given back", func() error {
+		if n := len(w.live()); n != 1 {
+			return fmt.Errorf("%d live", n)
+		}
+		return nil
+	})
+	w.during(3*time.Second, 1, 2, "with one")
+
 	g.holds("m", 0)
 	w.eventually("both are given back", func() error {
 		if n := len(w.live()); n > 0 {

@@ -174,10 +174,11 @@ func (w *Watcher) say(err error, known bool) {
 		w.away = false
 		w.log.Info("the gateways' demand is known again")
 	}
-	metrics.TrafficUnknown.Set(0)
+	unknown := 0.0
 	if err != nil || !known {
-		metrics.TrafficUnknown.Set(1)
+		unknown = 1
 	}
+	metrics.TrafficUnknown.Set(unknown)
 }
 
 // view is what the controllers can see.
