@@ -9,6 +9,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/munhq/gpuscale/internal/upstream"
+	"github.com/munhq/gpuscale/internal/upstream/upstreamtest"
 )
 
 // TestConnectionsAreUsedAgainAndLeftBeforeVLLMLeavesThem: vLLM closes a connection that has been idle for 5 s, and a request
@@ -46,5 +49,26 @@ func TestConnectionsAreUsedAgainAndLeftBeforeVLLMLeavesThem(t *testing.T) {
 	}
 	if idleTimeout <= 0 || idleTimeout > 4*time.Second {
 		t.Errorf("they are kept for %s", idleTimeout)
+	}
+}
+
+// TestAServerThatSwallowsConnectionsIsGivenUpSoon: another may be asked in its place.
+func TestAServerThatSwallowsConnectionsIsGivenUpSoon(t *testing.T) {
+	gone := upstreamtest.Listen(t)
+	defer gone.Close()
+	upstreamtest.Swallow(t, gone)
+	to := &url.URL{Scheme: "http", Host: gone.Addr().String()}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, to.String()+"/v1/models", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	response, err := newTransport(to, "").RoundTrip(r)
+	if err == nil {
+		_ = response.Body.Close() // It should not be there.
+		t.Fatal("an answer")
+	}
+	if took := time.Since(began); took > 2*upstream.ConnectTimeout {
+		t.Errorf("%s after %s", err, took)
 	}
 }
