@@ -54,7 +54,10 @@ type orders struct {
 	Kubeconfig, Market, Ledger string
 	// KillAt is the point to end at, "" for none. Trace is the file that every point is written to.
 	KillAt, Trace string
-	Habits        habits
+	// Panics: the end at KillAt is a panic. Env is what the child's controllers are shown as the environment.
+	Panics bool
+	Env    map[string]string
+	Habits habits
 }
 
 // habits are what a provider declares and whether it has an idempotency key. Lag is how long its instances really stay
@@ -84,7 +87,7 @@ func child(settings string) error {
 	if err := json.Unmarshal([]byte(settings), &o); err != nil {
 		return err
 	}
-	trap, err := newTrap(o.KillAt, o.Trace)
+	trap, err := newTrap(o)
 	if err != nil {
 		return err
 	}
@@ -102,7 +105,7 @@ func child(settings string) error {
 		os.Exit(0)
 	}()
 	return operator.Run(ctx, operator.Config{
-		Rest: cfg, Namespace: system, LedgerURL: "sqlite://" + o.Ledger, Getenv: func(string) string { return "" },
+		Rest: cfg, Namespace: system, LedgerURL: "sqlite://" + o.Ledger, Getenv: func(name string) string { return o.Env[name] },
 		BaseURLs: map[provider.Name]string{provider.VastAI: o.Market}, PaceFactor: -1, Transport: trap.provider(),
 		Wrap:        func(p provider.Provider) provider.Provider { return declared{p, o.Habits} },
 		WrapLedger:  func(l claim.Ledger) claim.Ledger { return tracedLedger{l, trap} },

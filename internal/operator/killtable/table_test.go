@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -64,12 +65,18 @@ func TestKillTable(t *testing.T) {
 			t.Fatalf("%s with %s, nobody killed: %v", o.run.scenario.name, o.run.habits.Name, o.err)
 		}
 	}
+	for _, name := range missing(dry) {
+		t.Errorf("no life passes %q: it has no point there any more, or another name", name)
+	}
+	dry = merged(dry)
 	table := crossed(dry, os.Getenv(wholeEnv) != "")
 	t.Logf("%d of the %d runs of the whole product", len(table), len(crossed(dry, true)))
 	if only := os.Getenv(onlyEnv); only != "" {
 		table = matching(table, only)
 	}
-	report(t, inParallel(t, benches, table), time.Since(begin))
+	outcomes := inParallel(t, benches, table)
+	again(t, benches, outcomes)
+	report(t, outcomes, time.Since(begin))
 }
 
 // crossed is the table: which points of which scenario under which habits. A point belongs to the first scenario that
@@ -97,7 +104,7 @@ func crossed(dry []outcome, whole bool) []run {
 			own[p] = true
 			for _, h := range []habits{promptKey, hiding, prompt, hidingKey} {
 				if whole || buys(p) || h == promptKey || h == hiding {
-					table = append(table, run{o.run.scenario, h, p})
+					table = append(table, run{o.run.scenario, h, p, o.unsure[p]})
 				}
 			}
 		}
@@ -106,6 +113,40 @@ func crossed(dry []outcome, whole bool) []run {
 		}
 	}
 	return table
+}
+
+// merged has one outcome for each scenario and habits, with the points of all its lives. Those that not every life has
+// passed are unsure.
+func merged(dry []outcome) (out []outcome) {
+	for _, o := range dry {
+		i := slices.IndexFunc(out, func(m outcome) bool {
+			return m.run.scenario.name == o.run.scenario.name && m.run.habits == o.run.habits
+		})
+		if i < 0 {
+			o.unsure = map[string]bool{}
+			out = append(out, o)
+			continue
+		}
+		m := &out[i]
+		for _, p := range m.points {
+			m.unsure[p] = m.unsure[p] || !slices.Contains(o.points, p)
+		}
+		for _, p := range o.points {
+			if !slices.Contains(m.points, p) {
+				m.points, m.unsure[p] = append(m.points, p), true
+			}
+		}
+	}
+	return out
+}
+
+func TestAPointThatOneLifePassesIsUnsure(t *testing.T) {
+	s := scenarios()[0]
+	got := merged([]outcome{{run: run{scenario: s, habits: prompt}, points: []string{"a", "b"}}, {run: run{scenario: s, habits: prompt}, points: []string{"c", "a"}},
+		{run: run{scenario: s, habits: hiding}, points: []string{"d"}}})
+	if len(got) != 2 || !slices.Equal(got[0].points, []string{"a", "b", "c"}) || got[0].unsure["a"] || !got[0].unsure["b"] || !got[0].unsure["c"] || got[1].unsure["d"] {
+		t.Errorf("%+v", got)
+	}
 }
 
 // TestTheTableHasEveryPoint: the rule leaves out runs, never points, and no habits at a create.
@@ -141,10 +182,11 @@ func settles(name string) bool {
 	return strings.HasPrefix(name, "provider list") || strings.HasPrefix(name, "provider get") || strings.HasPrefix(name, "provider destroy")
 }
 
+// dryRuns has each scenario twice, so that points which only some lives pass are known as such.
 func dryRuns() []run {
 	var out []run
 	for _, s := range scenarios() {
-		out = append(out, run{scenario: s, habits: prompt})
+		out = append(out, run{scenario: s, habits: prompt}, run{scenario: s, habits: prompt})
 	}
 	for _, h := range []habits{promptKey, hiding, hidingKey} { // which buy once, too, when nobody is killed
 		out = append(out, run{scenario: scenarios()[0], habits: h})
@@ -162,7 +204,7 @@ func cosmetic(name, nth string) bool {
 
 // buys reports a point around the create, where the provider's habits make a difference.
 func buys(point string) bool {
-	for _, part := range []string{"ledger intend", "provider create", "ledger update created", "attempt attempts", "attempt instanceID", "attempt "} {
+	for _, part := range []string{"ledger intend", "provider create", "ledger update created", "status: attempt", "status: instanceID"} {
 		if strings.Contains(point, part) {
 			return true
 		}
@@ -207,24 +249,99 @@ func inParallel(t *testing.T, benches []*bench, runs []run) []outcome {
 	return out
 }
 
+// again leads the lives that have missed their point up to twice more: what is written twice because of a stale cache is
+// not in every run.
+func again(t *testing.T, benches []*bench, outcomes []outcome) {
+	t.Helper()
+	for range 2 {
+		var where []int
+		var runs []run
+		for i, o := range outcomes {
+			if !o.reached && o.err == nil && excuse(o.run) == "" {
+				where, runs = append(where, i), append(runs, o.run)
+			}
+		}
+		for i, o := range inParallel(t, benches, runs) {
+			outcomes[where[i]] = o
+		}
+	}
+}
+
 func report(t *testing.T, outcomes []outcome, took time.Duration) {
 	missed := 0
 	for _, o := range outcomes {
-		mark := "killed"
+		mark, why := "killed", excuse(o.run)
 		if !o.reached {
 			missed++
-			mark = "not reached"
+			mark = "not reached: " + why
 		}
 		t.Run(fmt.Sprintf("%s/%s/%s", o.run.scenario.name, o.run.habits.Name, o.run.killAt), func(t *testing.T) {
 			t.Logf("%s, %d rented, %s", mark, o.rented, o.took.Round(time.Millisecond))
 			if o.err != nil {
 				t.Error(o.err)
 			}
+			if !o.reached && why == "" {
+				t.Error("not reached in three lives, and no reason in the list says why")
+			}
 		})
 	}
 	t.Logf("%d points, %d of them not reached, %s", len(outcomes), missed, took.Round(time.Second))
-	// How often a write is repeated varies a little from run to run; a table that is hardly reached proves nothing.
-	if missed*4 > len(outcomes) {
-		t.Errorf("%d of %d points were not reached", missed, len(outcomes))
+}
+
+// unreachable are the points that a run under some habits need not pass, though the dry runs did, each with the reason.
+// What an entry leaves empty is any.
+var unreachable = []struct{ scenario, habits, point, nth, reason string }{
+	{point: "kubernetes PATCH gpunodeclaims: finalizers off", nth: "#2", reason: conflict},
+	{point: "ledger update gone", nth: "#2", reason: conflict},
+	{point: "kubernetes PUT gpunodepools/status: 2 reserved", reason: "the next claim may be planned before or after the last one's reservation is given back"},
+}
+
+const conflict = "written again only when the cache was behind the write before"
+
+// excuse is why a run may miss its point; "" where it may not.
+func excuse(r run) string {
+	for _, u := range unreachable {
+		if (u.scenario == "" || u.scenario == r.scenario.name) && (u.habits == "" || u.habits == r.habits.Name) &&
+			strings.HasPrefix(r.killAt, u.point) && strings.HasSuffix(r.killAt, u.nth) {
+			return u.reason
+		}
 	}
+	if r.unsure {
+		return "not every life passes it where nobody is killed either"
+	}
+	return ""
+}
+
+// needed are the names of points that some life must pass, on every side: a call or write that loses its point, or changes
+// its name, is not left out in silence.
+var needed = map[string][]string{
+	"before sent answered": {"provider create", "provider destroy", "provider get", "provider list", "provider search", "provider account"},
+	"before after": {"ledger intend", "ledger update created", "ledger update refused", "ledger update gone",
+		"agent status", "agent models", "agent drain",
+		"kubernetes POST secrets", "kubernetes POST gpunodeclaims: finalizers", "kubernetes DELETE gpunodeclaims",
+		"kubernetes PUT gpunodepools/status: 0 reserved", "kubernetes PUT gpunodepools/status: 1 reserved",
+		"kubernetes PATCH gpunodepools: finalizers", "kubernetes PATCH gpunodepools: finalizers off",
+		"kubernetes PATCH gpunodeclaims: annotations", "kubernetes PATCH gpunodeclaims: finalizers off",
+		"kubernetes PATCH gpunodeclaims/status: attempt", "kubernetes PATCH gpunodeclaims/status: instanceID", "kubernetes PATCH pods/status"},
+}
+
+// missing are the needed points that no dry run has passed.
+func missing(dry []outcome) (out []string) {
+	passed := map[string]bool{}
+	for _, o := range dry {
+		for _, p := range o.points {
+			name, _, _ := strings.Cut(p, " #")
+			passed[name] = true
+		}
+	}
+	for sides, names := range needed {
+		for _, name := range names {
+			for _, side := range strings.Fields(sides) {
+				if p := name + ", " + side; !passed[p] {
+					out = append(out, p)
+				}
+			}
+		}
+	}
+	return out
 }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -51,6 +52,12 @@ type scenario struct {
 	spoil  func(*market.Market)
 	// refuse answers the first create as a provider does whose offer was taken.
 	refuse bool
+	// edit changes the pool; whenServed runs when its pod is served. Env is the controllers' environment, and panics ends
+	// them at the point by a panic.
+	edit       func(*v1alpha1.GPUNodePool)
+	whenServed func(*life) error
+	env        map[string]string
+	panics     bool
 	// most is how many instances the market may have rented out in the end.
 	most int
 }
@@ -60,6 +67,8 @@ type run struct {
 	scenario scenario
 	habits   habits
 	killAt   string
+	// unsure: not every life passes the point.
+	unsure bool
 }
 
 // outcome is what became of a run.
@@ -68,6 +77,7 @@ type outcome struct {
 	reached bool
 	rented  int
 	points  []string
+	unsure  map[string]bool // of the points
 	took    time.Duration
 	err     error
 }
@@ -119,6 +129,7 @@ type life struct {
 	stderr  *bytes.Buffer
 	ended   chan error
 	reached bool
+	said    string // what the processes that crashed have printed
 }
 
 // live leads one life from the pod to the empty market.
@@ -132,8 +143,10 @@ func (b *bench) live(ctx context.Context, r run) (out outcome) {
 	if err == nil {
 		err = l.lead(ctx)
 	}
-	out.took, out.reached = time.Since(began), l.reached
+	out.took = time.Since(began)
 	out.rented = l.market.Books().Rented
+	// A process that ends at the last point of a life may do so when the life is over.
+	out.reached = l.reached || passed(l.orders.Trace, r.killAt)
 	out.points, out.err = points(l.orders.Trace), errors.Join(err, l.audit(ctx))
 	if out.err != nil {
 		out.err = fmt.Errorf("%w\n%s%s", out.err, l.dump(ctx), l.stderr)
@@ -148,11 +161,11 @@ func (l *life) setUp() (stop func(), err error) {
 	if l.run.scenario.spoil != nil {
 		l.run.scenario.spoil(m)
 	}
-	api := httptest.NewServer(l.refusing(simvast.New(m, simvast.Options{Keys: []string{simKey}, LimitScale: -1, LabelIsKey: l.run.habits.Key})))
+	api := httptest.NewServer(l.refusing(simvast.New(m, simvast.Options{Keys: []string{simKey, environmentKey}, LimitScale: -1, LabelIsKey: l.run.habits.Key})))
 	l.market, l.stderr = m, &bytes.Buffer{}
 	base := filepath.Join(l.dir, fmt.Sprint(l.lives))
 	l.orders = orders{Kubeconfig: l.cluster.Kubeconfig(), Market: api.URL, Ledger: base + ".db", KillAt: l.run.killAt,
-		Trace: base + ".trace", Habits: l.run.habits}
+		Trace: base + ".trace", Habits: l.run.habits, Env: l.run.scenario.env, Panics: l.run.scenario.panics}
 	stop = func() { l.endChild(); api.Close(); m.Close() }
 	if strings.Contains(l.run.killAt, "secrets") { // written at the first start of an installation only
 		for _, name := range []string{identity.SecretCA, identity.SecretGateway} {
@@ -221,7 +234,12 @@ func (l *life) keepRunning() error {
 	select {
 	case err := <-l.ended:
 		var exit *exec.ExitError
-		if !errors.As(err, &exit) || exit.ExitCode() != killed {
+		const byPanic = 2
+		planned := killed
+		if l.run.scenario.panics {
+			planned = byPanic
+		}
+		if !errors.As(err, &exit) || exit.ExitCode() != planned {
 			l.child = nil
 			return fmt.Errorf("the controllers ended by themselves: %w", err)
 		}
@@ -243,6 +261,9 @@ func (l *life) lead(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
 	defer cancel()
 	l.pool, l.pod = newPool(fmt.Sprintf("pool-%d", l.lives)), newPod(l.ns, fmt.Sprintf("acme/m%d", l.lives))
+	if l.run.scenario.edit != nil {
+		l.run.scenario.edit(l.pool)
+	}
 	for _, o := range []client.Object{l.pool, l.pod} {
 		if err := l.client.Create(ctx, o); err != nil {
 			return err
@@ -250,6 +271,7 @@ func (l *life) lead(ctx context.Context) error {
 	}
 	return errors.Join(
 		l.until(ctx, "the pod is served by one instance", l.served),
+		l.whenServed(),
 		client.IgnoreNotFound(l.client.Delete(ctx, l.pod, client.GracePeriodSeconds(0))),
 		l.until(ctx, "everything is given back", l.givenBack),
 		client.IgnoreNotFound(l.client.Delete(ctx, l.pool)),
@@ -260,6 +282,13 @@ func (l *life) lead(ctx context.Context) error {
 			}
 			return client.IgnoreNotFound(err)
 		}))
+}
+
+func (l *life) whenServed() error {
+	if l.run.scenario.whenServed == nil {
+		return nil
+	}
+	return l.run.scenario.whenServed(l)
 }
 
 func (l *life) until(ctx context.Context, what string, holds func(context.Context) error) error {
@@ -430,13 +459,25 @@ func (b *bench) clear(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// passed reports whether a trace has a point, under whichever of its names.
+func passed(trace, point string) bool {
+	return slices.ContainsFunc(lines(trace), func(line string) bool { return slices.Contains(strings.Split(line, "\t"), point) })
+}
+
 func points(trace string) []string {
+	out := lines(trace)
+	for i, line := range out {
+		out[i] = pointOf(line)
+	}
+	return out
+}
+
+func lines(trace string) (out []string) {
 	f, err := os.Open(trace)
 	if err != nil {
 		return nil
 	}
 	defer f.Close() // it was only read
-	var out []string
 	for s := bufio.NewScanner(f); s.Scan(); {
 		out = append(out, s.Text())
 	}
