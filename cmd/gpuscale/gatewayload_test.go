@@ -187,7 +187,8 @@ func (w *loadWorld) gateway(profiles string) (url string, pid int) {
 		profile = filepath.Join(profiles, "gateway")
 	}
 	address := w.freeAddress()
-	pid = w.start(roleCommand, []string{"SSL_CERT_FILE=" + w.cert, profileEnv + "=" + profile, "KUBECONFIG=/nonexistent"}, "gateway",
+	pid = w.start(roleCommand, []string{"SSL_CERT_FILE=" + w.cert, profileEnv + "=" + profile, "KUBECONFIG=/nonexistent",
+		"GOMAXPROCS=1"}, "gateway",
 		"--claims=false", "--listen", address, "--metrics-addr", "0", "--backend", loadModel+"=https://"+w.backend)
 	url = "http://" + address
 	w.until("the gateway answers", func() error { return w.ask(url) })

@@ -101,8 +101,11 @@ func TestGatewayHolds(t *testing.T) {
 	gateway := func(set ...string) map[string]any {
 		return render(t, append(slices.Clone(everything), set...)...).container(t, "gpuscale-gateway")
 	}
-	if c := gateway(); !slices.Equal(envOf(c), []string{"POD_NAMESPACE", "REDIS_URL"}) || strings.Contains(fmt.Sprint(c["args"]), "hold-limit") {
+	if c := gateway(); !slices.Equal(envOf(c), []string{"GOMAXPROCS", "POD_NAMESPACE", "REDIS_URL"}) || strings.Contains(fmt.Sprint(c["args"]), "hold-limit") {
 		t.Errorf("%v %v", envOf(c), c["args"])
+	}
+	if env := fmt.Sprint(gateway("--set", "gateway.processors=4")["env"]); !strings.Contains(env, "name:GOMAXPROCS value:4") {
+		t.Errorf("%v", env)
 	}
 	if c := gateway("--set", "gateway.holdLimit=90s"); !strings.Contains(fmt.Sprint(c["args"]), "--hold-limit=90s") {
 		t.Errorf("%v", c["args"])
@@ -121,7 +124,7 @@ func TestGatewayServesBackends(t *testing.T) {
 			t.Errorf("no %s in %v", want, args)
 		}
 	}
-	if env := envOf(c); !slices.Equal(env, []string{"POD_NAMESPACE", "REDIS_URL", "VLLM_API_KEY"}) || !strings.Contains(fmt.Sprint(c["env"]), "name:vllm-key") {
+	if env := envOf(c); !slices.Equal(env, []string{"GOMAXPROCS", "POD_NAMESPACE", "REDIS_URL", "VLLM_API_KEY"}) || !strings.Contains(fmt.Sprint(c["env"]), "name:vllm-key") {
 		t.Errorf("environment %v", c["env"])
 	}
 	if args := fmt.Sprint(render(t, everything...).container(t, "gpuscale-gateway")["args"]); strings.Contains(args, "backend") ||
@@ -184,6 +187,7 @@ func TestRefusals(t *testing.T) {
 		"gateway.holdLimit=long":                   "/gateway/holdLimit",
 		"gateway.backends={vllm:8000}":             "/gateway/backends/0",
 		"gateway.workerConcurrency=-1":             "/gateway/workerConcurrency",
+		"gateway.processors=0":                     "/gateway/processors",
 		"gateway.otlpEndpoint=otel:4318":           "/gateway/otlpEndpoint",
 	} {
 		out, err := run(t, slices.Concat([]string{"template", "gpuscale", chart, "--set", set}, offline)...)
