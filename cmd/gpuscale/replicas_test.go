@@ -318,6 +318,12 @@ func TestAKilledGatewayAndKilledWorkers(t *testing.T) {
 	if counted := brokenStreams(text); counted != cut || cut == 0 {
 		t.Errorf("%d streams were cut, %d counted", cut, counted)
 	}
+	(&loadWorld{t: t}).until("what was killed is replaced", func() error { // It is not known at once that it is gone.
+		if n := r.rented(); n < 5 {
+			return fmt.Errorf("%d were bought in all", n)
+		}
+		return nil
+	})
 	r.ready(3)
 	if n := r.rented(); n != 5 {
 		t.Errorf("%d were bought in all", n)

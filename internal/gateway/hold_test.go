@@ -523,6 +523,7 @@ func TestUnknownModels(t *testing.T) {
 }
 
 func TestBoundsOfWaiting(t *testing.T) {
+	half := chat(`,"user":"` + strings.Repeat("x", 500) + `"`) // of the bytes that there may be
 	long := chat(`,"user":"` + strings.Repeat("x", 1000) + `"`)
 	for name, c := range map[string]struct {
 		change func(*gateway.Config)
@@ -534,7 +535,7 @@ func TestBoundsOfWaiting(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, _, _ := holding(t, c.change)
-			first := w.asking(chatPath, chat(""))
+			first := w.asking(chatPath, half)
 			w.held(1)
 			a := w.ask(chatPath, c.body)
 			message := wantError(t, a, http.StatusTooManyRequests, "too_many_waiting")
@@ -544,6 +545,14 @@ func TestBoundsOfWaiting(t *testing.T) {
 			w.wantMetric(fmt.Sprintf(`gpuscale_gateway_hold_refused_total{model=%q} 1`, model))
 			w.add(nil)
 			if a := take(t, "the first", first); a.status != http.StatusOK {
+				t.Errorf("%d %q", a.status, a.text)
+			}
+			// Its place is free.
+			w.reg.Apply(registry.Snapshot{Models: []registry.Known{{Name: model}}})
+			again := w.asking(chatPath, half)
+			w.held(1)
+			w.publish(registry.Known{Name: model})
+			if a := take(t, "the next", again); a.status != http.StatusOK {
 				t.Errorf("%d %q", a.status, a.text)
 			}
 		})
