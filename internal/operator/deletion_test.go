@@ -250,7 +250,6 @@ func (s *stage) empty(all []*plot) {
 		s.t.Logf("%d plots empty after %s", len(all), time.Since(begin).Round(time.Second))
 	}(time.Now())
 	s.within(plotsWait, "nothing is left", func() error {
-		claims, live := s.claimsByPool(), s.liveByRegion()
 		var list v1alpha1.GPUNodePoolList
 		if err := s.client.List(s.ctx, &list); err != nil {
 			return err
@@ -259,7 +258,11 @@ func (s *stage) empty(all []*plot) {
 		for _, p := range list.Items {
 			pools[p.Name] = true
 		}
+		claims, live := s.claimsByPool(), s.liveByRegion() // after the pools
 		for _, p := range all {
+			if of := claims[p.pool]; len(of) > 0 && !pools[p.pool] {
+				s.t.Fatalf("%s in %s, deleted as %v: the pool is gone before its claim %s", p.name, p.region, p.order, of[0].Name)
+			}
 			what := fmt.Sprintf("%s in %s, deleted as %v", p.name, p.region, p.order)
 			switch of := claims[p.pool]; {
 			case live[p.region] > 0:
