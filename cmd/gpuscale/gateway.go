@@ -111,7 +111,7 @@ func runGateway(ctx context.Context, c *console, o gatewayOptions) error {
 }
 
 // spareHeap counts as alive: the heap may grow by twice as much before garbage is collected.
-const spareHeap = 8 << 20
+const spareHeap = 16 << 20
 
 // gatewayID is the host's name, which is the pod's, for people, and a number for what ran there before.
 func gatewayID() (string, error) {

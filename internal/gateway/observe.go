@@ -46,6 +46,14 @@ func (r *record) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// send sends an answer of known length now, which net/http would once its handler has ended: the client need not wait for
+// the log. Other answers have an end of their own to be sent behind them.
+func (r *record) send() {
+	if len(r.ResponseWriter.Header()["Content-Length"]) > 0 {
+		_ = http.NewResponseController(r.ResponseWriter).Flush() // A client that has left is net/http's to notice.
+	}
+}
+
 // Unwrap is for http.ResponseController.
 func (r *record) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
@@ -89,6 +97,9 @@ func (g *Gateway) account(pattern string, rec *record, r *http.Request, whole bo
 	g.metrics.duration.WithLabelValues(rec.model).Observe(took.Seconds())
 	g.metrics.count(rec)
 	g.tracing.ended(r.Context(), rec, outcome)
+	if whole {
+		rec.send()
+	}
 	g.say(r.Context(), pattern, outcome, took, rec)
 }
 
