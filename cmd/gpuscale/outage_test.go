@@ -24,19 +24,9 @@ const (
 	trafficModel, keptModel, frozenModel = "acme/traffic", "acme/kept", "acme/frozen"
 
 	outageCooldown = 3 * time.Second
-	outagePool     = `
-apiVersion: gpuscale.io/v1alpha1
-kind: GPUNodePool
-metadata: {name: outage}
-spec:
-  providers: [{name: vast.ai, nodeType: standalone, maxPrice: 0.50, apiKeySecret: {name: gpuscale-provider-credentials, namespace: gpuscale-system}}]
-  requirements: {gpuTypes: ["RTX 4090", "RTX 3090"], minVRAM: 24}
-  scaling: {minNodes: 0, maxNodes: 6, batchWindow: "100ms", cooldownPeriod: "3s"}
-  bootstrap: {image: "vllm/vllm-openai:latest", env: [{name: VLLM_SIM_TOKENS_PER_SEC, value: "20"}]}
-  limits: {maxGPUs: 12, maxCostPerHour: 3.00}
-  models: [{name: acme/traffic}, {name: acme/kept, minReplicas: 1}, {name: acme/frozen}]
-`
 )
+
+var outagePool = scenarioPool("outage", "100ms", "{name: acme/traffic}, {name: acme/kept, minReplicas: 1}, {name: acme/frozen}")
 
 // controllers runs the command in a process of its own, against the simulated clouds.
 func (r *replicas) controllers(name, ledger string) *exec.Cmd {

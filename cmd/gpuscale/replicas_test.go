@@ -30,19 +30,25 @@ import (
 
 const (
 	warmModel = "acme/warm"
-	warmPool  = `
+)
+
+// scenarioPool is a pool that buys of the simulated market, with a short cooldown and slow engines.
+func scenarioPool(name, batchWindow, models string) string {
+	return fmt.Sprintf(`
 apiVersion: gpuscale.io/v1alpha1
 kind: GPUNodePool
-metadata: {name: warm}
+metadata: {name: %s}
 spec:
   providers: [{name: vast.ai, nodeType: standalone, maxPrice: 0.50, apiKeySecret: {name: gpuscale-provider-credentials, namespace: gpuscale-system}}]
   requirements: {gpuTypes: ["RTX 4090", "RTX 3090"], minVRAM: 24}
-  scaling: {minNodes: 0, maxNodes: 6, batchWindow: "100ms", cooldownPeriod: "3s"}
+  scaling: {minNodes: 0, maxNodes: 6, batchWindow: %q, cooldownPeriod: "3s"}
   bootstrap: {image: "vllm/vllm-openai:latest", env: [{name: VLLM_SIM_TOKENS_PER_SEC, value: "20"}]}
   limits: {maxGPUs: 12, maxCostPerHour: 3.00}
-  models: [{name: acme/warm, minReplicas: 3}]
-`
-)
+  models: [%s]
+`, name, batchWindow, models)
+}
+
+var warmPool = scenarioPool("warm", "100ms", "{name: acme/warm, minReplicas: 3}")
 
 // replicas are gateways, each a process of its own, in front of a stack whose workers, Redis and API server are processes too.
 type replicas struct {

@@ -13,19 +13,9 @@ import (
 const (
 	edgeModel    = "acme/edge"
 	edgeCooldown = 3 * time.Second
-	edgePool     = `
-apiVersion: gpuscale.io/v1alpha1
-kind: GPUNodePool
-metadata: {name: edge}
-spec:
-  providers: [{name: vast.ai, nodeType: standalone, maxPrice: 0.50, apiKeySecret: {name: gpuscale-provider-credentials, namespace: gpuscale-system}}]
-  requirements: {gpuTypes: ["RTX 4090", "RTX 3090"], minVRAM: 24}
-  scaling: {minNodes: 0, maxNodes: 6, batchWindow: "1h", cooldownPeriod: "3s"}
-  bootstrap: {image: "vllm/vllm-openai:latest", env: [{name: VLLM_SIM_TOKENS_PER_SEC, value: "20"}]}
-  limits: {maxGPUs: 12, maxCostPerHour: 3.00}
-  models: [{name: acme/edge}]
-`
 )
+
+var edgePool = scenarioPool("edge", "1h", "{name: acme/edge}")
 
 // claims is how many there are.
 func (r *replicas) claims() int {

@@ -11,6 +11,9 @@ const (
 	// programs are, and a lost packet is sent again after a second. What takes longer leads nowhere, and whoever waits for it
 	// could be asking another server.
 	ConnectTimeout = 2 * time.Second
+	// HandshakeTimeout is how long its program may take to finish the TLS handshake: short for the same reason, and a busy one
+	// has time to answer.
+	HandshakeTimeout = 5 * time.Second
 	// SilenceTimeout is how long a connection lives on while nothing that is sent is acknowledged: without it the kernel would
 	// try for a quarter of an hour, and the client of a machine that vanished would wait as long.
 	SilenceTimeout = 30 * time.Second

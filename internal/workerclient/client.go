@@ -26,8 +26,6 @@ import (
 )
 
 const (
-	// handshakeTimeout is short for the same reason as upstream.ConnectTimeout, and leaves a busy agent time to answer.
-	handshakeTimeout = 5 * time.Second
 	// idleTimeout is below the agent's own, so that a kept connection is never one that the agent has just closed.
 	idleTimeout = 60 * time.Second
 	// idleConns per worker: more than an engine usually runs at once, so that a burst needs no new handshakes.
@@ -96,7 +94,7 @@ func (c *Client) Transport(claimUID string) (http.RoundTripper, error) {
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         upstream.Dialer(upstream.ConnectTimeout, upstream.SilenceTimeout).DialContext,
 		TLSClientConfig:     config,
-		TLSHandshakeTimeout: handshakeTimeout,
+		TLSHandshakeTimeout: upstream.HandshakeTimeout,
 		IdleConnTimeout:     idleTimeout,
 		MaxIdleConnsPerHost: idleConns,
 		// Compression would buffer a stream, and hide from the caller what the engine sent.

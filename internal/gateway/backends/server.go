@@ -19,7 +19,6 @@ import (
 )
 
 const (
-	handshakeTimeout = 5 * time.Second
 	// idleTimeout is below the 5 s after which vLLM closes a connection that it keeps (VLLM_HTTP_TIMEOUT_KEEP_ALIVE).
 	idleTimeout    = 4 * time.Second
 	idleConns      = 256
@@ -140,7 +139,7 @@ func newTransport(to *url.URL, key string) *transport {
 	return &transport{to: to, key: key, base: upstream.New(&http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         upstream.Dialer(upstream.ConnectTimeout, upstream.SilenceTimeout).DialContext,
-		TLSHandshakeTimeout: handshakeTimeout,
+		TLSHandshakeTimeout: upstream.HandshakeTimeout,
 		// Kept connections are few after a quiet time; new ones need not begin from nothing.
 		TLSClientConfig:        &tls.Config{ClientSessionCache: tls.NewLRUClientSessionCache(sessions), MinVersion: tls.VersionTLS12},
 		IdleConnTimeout:        idleTimeout,
